@@ -19,18 +19,9 @@ from shared.settings.worker import (
     WorkerSettings,
 )
 from worker.link.activity import new_activity_file
+from worker.link.facts import EngineMeasured, Fact, ModelLoaded, SequenceRejected, StepCompleted
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
-from worker.link.messages import (
-    Cancel,
-    EngineMeasured,
-    Fact,
-    LoadModel,
-    ModelLoaded,
-    Sampling,
-    SequenceRejected,
-    StepCompleted,
-    Submit,
-)
+from worker.link.orders import Cancel, LoadModel, Sampling, Submit
 
 _MODEL = ModelId("model")
 F = TypeVar("F", bound=Fact)

@@ -18,7 +18,7 @@ from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block_tree import NOTHING
 from worker.kv_memory.file_threads import Result
-from worker.link.messages import Submit
+from worker.link.orders import Submit
 
 _BLOCK_TOKENS = 256
 _CHUNK_TOKENS = 512

@@ -22,7 +22,7 @@ from benchmarks.loads import prose
 from benchmarks.measures import print_table, save
 from shared.ids import ModelId
 from worker.engine.blas import load_fast_blas
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 from worker.models import demo_model
 
 _SHORTEST, _LONGEST = 300, 1200

@@ -21,7 +21,8 @@ from benchmarks.engine_alone import EngineAlone, sampling
 from benchmarks.loads import mixed_prompts, tokenizer
 from benchmarks.measures import print_table, ratios, save, shown, spread
 from benchmarks.plain_mlx_lm import PlainProcess
-from worker.link.messages import EngineMeasured, Sampling, StepCompleted
+from worker.link.facts import EngineMeasured, StepCompleted
+from worker.link.orders import Sampling
 from worker.models import demo_model
 
 _ENDLESS = 2000

@@ -40,7 +40,8 @@ from tests.worker.grammar.validity import invalidity
 from worker.answer.format import PLAIN_FORMAT
 from worker.answer.grammar import AnswerConstraint, answer_grammar
 from worker.grammar.compiler import GrammarCompiler
-from worker.link.messages import Calling, Sampling, SequenceRejected, StepCompleted
+from worker.link.facts import SequenceRejected, StepCompleted
+from worker.link.orders import Calling, Sampling
 from worker.models import demo_model
 
 _CLOSING = frozenset('"}]')

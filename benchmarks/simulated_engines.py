@@ -29,21 +29,18 @@ from worker.agent.agent import Agent
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine_process.process import EngineProcess
-from worker.link.messages import (
+from worker.link.facts import (
     BatchMeasured,
-    Cancel,
     EngineMeasured,
     EngineStarted,
     Fact,
-    LoadModel,
     ModelLoaded,
-    Order,
     Output,
     PrefillAdvanced,
     SequenceStarted,
     StepCompleted,
-    Submit,
 )
+from worker.link.orders import Cancel, LoadModel, Order, Submit
 
 MODEL = ModelId("simulated")
 SKILLS = {SkillName("chat"): [MODEL]}

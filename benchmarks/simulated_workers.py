@@ -30,8 +30,9 @@ from shared.messages.stream import encode as encode_stream
 from shared.messages.worker_report import WorkerReport
 from shared.settings.nats import NatsSettings
 from shared.version import VERSION
-from worker.link.messages import Output
+from worker.link.facts import Output
 from worker.requests.active_request import ActiveRequest
+from worker.requests.leader_events import finished_event, tokens_emitted
 
 MODEL = ModelId("simulated")
 WORD = " token"
@@ -119,11 +120,11 @@ class SimulatedWorker:
             for choice in request.unfinished:
                 output = self._output(request, choice.sequence, choice.tokens)
                 messages = request.advance(choice, output)
-                if (emitted := request.emitted(choice, output)) is not None:
+                if (emitted := tokens_emitted(request, choice, output)) is not None:
                     events[request.owner].append(emitted)
                 for message in messages:
                     if isinstance(message, Done):
-                        events[request.owner].append(request.finished_event())
+                        events[request.owner].append(finished_event(request))
                     for inbox in request.inboxes:
                         if request.multiplex:
                             shared[inbox].append(message)

@@ -16,7 +16,7 @@ from benchmarks.engine_alone import EngineAlone
 from benchmarks.loads import mixed_prompts, story_prompts
 from benchmarks.measures import print_table, save, spread
 from benchmarks.plain_mlx_lm import PlainProcess
-from worker.link.messages import StepCompleted
+from worker.link.facts import StepCompleted
 from worker.models import demo_model
 
 _RUNNING_FIRST = 4

@@ -4,19 +4,20 @@ For `benchmarks.protection` alone; what it leaves out is what another worker nee
 """
 
 from shared.messages.request_events import TokensEmitted
-from worker.link.messages import Output
+from worker.link.facts import Output
 from worker.main import main
-from worker.requests.active_request import ActiveRequest, RequestChoice
+from worker.requests.active_request import ActiveRequest
+from worker.requests.choice import RequestChoice
+from worker.requests.leader_events import tokens_emitted
+from worker.scheduling import step_results
 
-_tell = ActiveRequest.emitted
 
-
-def _tell_of_the_first(
-    self: ActiveRequest, choice: RequestChoice, output: Output
+def _first_tokens_emitted(
+    request: ActiveRequest, choice: RequestChoice, output: Output
 ) -> TokensEmitted | None:
-    return _tell(self, choice, output) if output.index == 0 else None
+    return tokens_emitted(request, choice, output) if output.index == 0 else None
 
 
 if __name__ == "__main__":
-    ActiveRequest.emitted = _tell_of_the_first  # type: ignore[method-assign]
+    step_results.tokens_emitted = _first_tokens_emitted  # type: ignore[attr-defined]
     main()

@@ -35,7 +35,7 @@ from shared.messages.rollout import RolloutReply, RolloutState, Version
 from tests.bad_values import Shape
 from tests.random_json import near, random_value
 from tests.worker.engine.samplings import GREEDY
-from worker.link import messages as link
+from worker.link import facts, orders
 from worker.link.frames import HEADER, MAX_FRAME_BYTES, decode_body, frame_length
 
 _CASES, _TOGETHER = 10_000, 25  # an example of hypothesis costs more than 25 of ours
@@ -89,30 +89,30 @@ def test_bytes_are_a_request_or_an_error_that_says_why_not(random: Random) -> No
     assert claimed is None or 0 < len(claimed) <= 128
 
 
-_SUBMIT = link.Submit(
+_SUBMIT = orders.Submit(
     1, ModelId("tiny"), [{"role": "user", "content": "x"}], None, None, 5, ["a"], [7], GREEDY
 )
-_OUTPUT = link.Output(1, 0, [5, 6], "ab", "stop", [{"token_id": 5, "logprob": -0.5}])
+_OUTPUT = facts.Output(1, 0, [5, 6], "ab", "stop", [{"token_id": 5, "logprob": -0.5}])
 LINK_MESSAGES: list[Any] = [
     [type(message).__name__, asdict(message)]
     for message in (
         _SUBMIT,
-        link.LoadModel(ModelId("tiny"), "/models/tiny"),
-        link.Cancel(1),
-        link.Stop(),
-        link.EngineStarted("CPU", "cpu", "OpenBLAS", 1, 2**35, {"mlx": "0.32.0"}),
-        link.ModelLoading(ModelId("tiny"), 0.5),
-        link.ModelFailed(ModelId("tiny"), "no config.json"),
-        link.SequenceRejected(1, "invalid_request", "no", "prompt"),
-        link.PrefillAdvanced(1, 5, 10),
-        link.StepCompleted([_OUTPUT, _OUTPUT]),
-        link.EngineMeasured(1, 2, 3, 4, 5, 6, 7.5),
-        link.SequencePreempted(3),
-        link.Prefetch(_SUBMIT),
-        link.SequencesMeasured([link.SequenceMeasured("aa", 1, 2, 3, 4, 5)]),
+        orders.LoadModel(ModelId("tiny"), "/models/tiny"),
+        orders.Cancel(1),
+        orders.Stop(),
+        facts.EngineStarted("CPU", "cpu", "OpenBLAS", 1, 2**35, {"mlx": "0.32.0"}),
+        facts.ModelLoading(ModelId("tiny"), 0.5),
+        facts.ModelFailed(ModelId("tiny"), "no config.json"),
+        facts.SequenceRejected(1, "invalid_request", "no", "prompt"),
+        facts.PrefillAdvanced(1, 5, 10),
+        facts.StepCompleted([_OUTPUT, _OUTPUT]),
+        facts.EngineMeasured(1, 2, 3, 4, 5, 6, 7.5),
+        facts.SequencePreempted(3),
+        orders.Prefetch(_SUBMIT),
+        facts.SequencesMeasured([facts.SequenceMeasured("aa", 1, 2, 3, 4, 5)]),
     )
 ]
-_LINK_KINDS = (*get_args(link.Order), *get_args(link.Fact))
+_LINK_KINDS = (*get_args(orders.Order), *get_args(facts.Fact))
 
 
 @_random_inputs

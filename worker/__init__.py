@@ -1,1 +1,1 @@
-"""The node: an agent process that never imports MLX, and engine processes that do."""
+"""The worker: an agent process that never imports MLX, and engine processes that do."""

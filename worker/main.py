@@ -44,16 +44,16 @@ from worker.models import demo_model
 
 logger = logging.getLogger(__name__)
 
-_START_AGAIN = 75
+_RESTART_STATUS = 75
 
 _HELP = """Serve models of this machine to a cluster.
 
-Connects to NATS, loads its models, and answers requests until it is stopped (Ctrl-C lets
-running streams end first; twice ends at once).
+Connects to NATS, loads its models, and serves requests until it is stopped. Ctrl-C finishes
+running requests first; a second Ctrl-C stops at once.
 
 \b
-  worker join                                  with a token of `cluster auth add worker NAME`
-  worker                                       the cluster that was joined; else that on this
+  worker join                                  with a token from `cluster auth add worker NAME`
+  worker                                       the joined cluster; else the cluster on this
                                                machine, or the open one on this network
   worker --nats nats://192.168.1.20:4222 --token secret
   worker --model mlx-community/Qwen3-4B-4bit
@@ -63,7 +63,9 @@ running streams end first; twice ends at once).
 
 @click.group(help=_HELP, invoke_without_command=True)
 @settings_options
-@click.option("--id", "worker_id", help="Name of this worker. Default: the host's, kept on disk.")
+@click.option(
+    "--id", "worker_id", help="Name of this worker. Default: from the host name, stored on disk."
+)
 @click.option(
     "--model",
     "models",
@@ -73,7 +75,7 @@ running streams end first; twice ends at once).
 )
 @click.option("--check", is_flag=True, help="Show device, BLAS, threads, memory, speed; then exit.")
 @click.option(
-    "--fetch", metavar="MODEL", help="Fetch and convert a built-in model (demo), then exit."
+    "--fetch", metavar="MODEL", help="Download and convert a built-in model (demo), then exit."
 )
 @no_discovery_option
 @json_option
@@ -111,8 +113,8 @@ def main(
     if check:
         sys.exit(_check(own, as_json=as_json))
     if may_follow(own):
-        tell = partial(click.echo, err=True)
-        nats = ",".join(asyncio.run(servers_to_follow(own.discovery, own.nats, tell)))
+        log = partial(click.echo, err=True)
+        nats = ",".join(asyncio.run(servers_to_follow(own.discovery, own.nats, log)))
         own = read_settings(config, nats, token, flags, seat="worker")
     identity = WorkerId(own.worker.id) if own.worker.id else stable_worker_id()
 
@@ -132,9 +134,9 @@ def main(
     logs = set_up_logging(settings.logging, "worker", identity)
     for key in ignored_settings(settings):
         logger.warning("%s is no longer used; remove it from the settings", key)
-    environment = dict(os.environ)  # before it is known to whom we belong
+    environment = dict(os.environ)  # before `run_service` removes the variable of its parent
     status = run_service(lambda stop: _serve(settings, identity, logs, configuration, stop))
-    if status == _START_AGAIN:
+    if status == _RESTART_STATUS:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     sys.exit(status)
 
@@ -150,19 +152,19 @@ async def _serve(
     configuration: Configuration,
     stop: StopRequest,
 ) -> int:
-    again = False
+    restart = False
 
     async def work(bus: Bus) -> None:
-        nonlocal again
-        await _refuse_double(bus, identity)
-        again = await Agent(settings, bus, identity, logs, configuration).run(stop)
+        nonlocal restart
+        await _check_name(bus, identity)
+        restart = await Agent(settings, bus, identity, logs, configuration).run(stop)
 
     status = await run_on_bus(stop, settings.nats, "worker", identity, work)
-    return _START_AGAIN if again else status
+    return _RESTART_STATUS if restart else status
 
 
-async def _refuse_double(bus: Bus, identity: WorkerId) -> None:
-    """Raises SettingsError when a worker of this name is already there."""
+async def _check_name(bus: Bus, identity: WorkerId) -> None:
+    """Raises SettingsError if a worker of this name already serves the cluster."""
     try:
         await bus.request(subjects.worker_health(identity), b"", timeout_s=2)
     except (NoResponders, RequestTimedOut):
@@ -183,12 +185,12 @@ def _fetch(model: str) -> None:
         task = bar.add_task("demo model", total=1.0)
         shown = ""
 
-        def report(what: str, share: float | None) -> None:
+        def report(stage: str, share: float | None) -> None:
             nonlocal shown
-            if what != shown and not bar.console.is_terminal:
-                bar.console.print(f"demo model: {what}")
-            shown = what
-            bar.update(task, description=f"demo model: {what}", completed=share or 0.0)
+            if stage != shown and not bar.console.is_terminal:
+                bar.console.print(f"demo model: {stage}")
+            shown = stage
+            bar.update(task, description=f"demo model: {stage}", completed=share or 0.0)
 
         path = demo_model.ensure(report)
         bar.update(task, description="demo model: ready", completed=1.0)
@@ -196,7 +198,7 @@ def _fetch(model: str) -> None:
 
 
 def _check(settings: ClusterSettings, *, as_json: bool) -> int:
-    """Run the check in a process of its own: only the engine package may import MLX."""
+    """Run the check in a separate process, since only the engine package may import MLX."""
     plan = engine_plan(settings)
     threads = settings.worker.engines.fixed_threads or available_cores()
     command = [

@@ -21,7 +21,7 @@ from tests.architectures.small_model import write_model
 from worker.engine.agreement import allowed_gap
 from worker.engine.batching_verdicts import cache_kinds
 from worker.engine.model import LoadedModel, load_model
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 
 Outcome = Literal["batched", "alone", "refused", "wrong"]
 Stage = Literal["mlx-lm", "engine"]

@@ -156,7 +156,7 @@ class SimulatedWorker(SimulatedStreams):
         order = decode(ClaimWorker, message.payload)
         await self.answers_claims.wait()
         try:
-            self.claim.take(order.term or 0, order.controller)
+            self.claim.accept(order.term or 0, order.controller)
         except RequestError as error:
             reply = ControlReply(worker=self.id, ok=False, code=error.code, message=error.message)
         else:

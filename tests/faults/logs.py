@@ -19,7 +19,7 @@ _LEAVES = ("migrates", "tried again")
 _COUNTED = {
     "migrations": "migrates",
     "adoptions": "adopted from",
-    "differing requests": "goes on otherwise",
+    "differing requests": "the answer differs",
 }
 
 

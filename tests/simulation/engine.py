@@ -8,15 +8,8 @@ from typing import Literal
 
 from shared.messages.stream import FinishReason
 from tests.worker.recording_engine import RecordingEngine
-from worker.link.messages import (
-    Cancel,
-    Order,
-    Output,
-    SequenceRejected,
-    SequenceStarted,
-    StepCompleted,
-    Submit,
-)
+from worker.link.facts import Output, SequenceRejected, SequenceStarted, StepCompleted
+from worker.link.orders import Cancel, Order, Submit
 from worker.scheduling.scheduler import Scheduler
 
 Word = Literal["token", "end", "refusal"]

@@ -17,7 +17,7 @@ from shared.settings import ClusterSettings
 from tests.simulation.bus import SimulatedBus
 from tests.simulation.engine import SimulatedEngine
 from tests.simulation.network import Network
-from tests.worker.sessions.books import new_book
+from tests.worker.sessions.stores import new_store
 from worker.agent.leader_claim import LeaderClaim
 from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, RequestHandler
 from worker.requests.active_request import ActiveRequest
@@ -58,10 +58,10 @@ class SimulatedWorker:
             on_missed=lambda inbox: self.scheduler.on_missed(inbox),
         )
         self.engine = SimulatedEngine(self.bus.process.context)
-        book = new_book()
-        kept = CachedPrefixTracker(self.id, self.boot_id, book)
+        store = new_store()
+        kept = CachedPrefixTracker(self.id, self.boot_id, store)
         self.scheduler = Scheduler(
-            self.id, settings, [self.engine], self._publisher.put, book, kept
+            self.id, settings, [self.engine], self._publisher.put, store, kept
         )
         self.engine.tell(self.scheduler)
         for model in self.scheduler.models.catalogue:
@@ -123,7 +123,7 @@ class SimulatedWorker:
         """Be gone without a word; returns the inboxes that were to hear something again, and
         not for the first time: nobody else knows of that."""
         self.alive = False
-        unsaid = [one for one in self._publisher._waiting if not one.events]
+        unsaid = [one for one in self._publisher._backlog if not one.events]
         self.engine.lose_all()
         self.bus.die()
         return {

@@ -20,16 +20,15 @@ from shared.settings.worker import (
 )
 from tests.worker.engine.samplings import GREEDY
 from worker.engine_process.process import EngineProcess
-from worker.link.messages import (
+from worker.link.facts import (
     EngineStarted,
     Fact,
-    LoadModel,
     ModelLoaded,
     Output,
     SequenceStarted,
     StepCompleted,
-    Submit,
 )
+from worker.link.orders import LoadModel, Submit
 
 TINY = ModelId("tiny")
 _LIMIT_S = 30

@@ -3,7 +3,8 @@
 from shared.ids import ModelId
 from shared.settings.worker import EnginesSettings
 from worker.engine_process.process import EngineProcess
-from worker.link.messages import BatchMeasured, EngineMeasured, EngineStarted, Fact, Order
+from worker.link.facts import BatchMeasured, EngineMeasured, EngineStarted, Fact
+from worker.link.orders import Order
 
 _NO_PID = 2**22  # above what Linux and macOS give
 _PLENTY_BYTES = 10**15

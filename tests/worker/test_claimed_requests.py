@@ -13,6 +13,7 @@ from tests.worker.test_giving_back import Scheduled
 from tests.worker.values import CLIENT, OWNER, dispatched
 from tests.worker.virtual_time import Clock
 from worker.requests.active_request import ActiveRequest
+from worker.requests.takeover import claim_requests, request_contents
 
 HEIR = ControllerId("heir")
 NO_LIMIT = 10**9
@@ -28,7 +29,7 @@ class Claimed:
     def claim(
         self, leader: ControllerId = HEIR, *, ended_within_ms: int | None = None
     ) -> list[ClaimedRequest]:
-        return self.scheduler.claimed_by(leader, ended_within_ms)
+        return claim_requests(self.scheduler.requests(), leader, ended_within_ms)
 
     def states(self, *, ended_within_ms: int | None = None) -> dict[str, str]:
         told = self.claim(ended_within_ms=ended_within_ms)
@@ -41,7 +42,7 @@ class Claimed:
             RequestRef(client=CLIENT, request_id=dispatched(request_id).request_id, attempt=attempt)
             for request_id in request_ids
         ]
-        return self.scheduler.contents(refs, max_bytes)
+        return request_contents(self.scheduler.requests(), refs, max_bytes)
 
     def cancel(self, request_id: str, attempt: int) -> bool:
         """As who got it back says that it did."""

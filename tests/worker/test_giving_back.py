@@ -11,12 +11,12 @@ from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
 from tests.worker.recording_engine import RecordingEngine
-from tests.worker.sessions.books import new_book
+from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
 from worker.engine_process.exit import EngineExit
 from worker.link.activity import EngineActivity, Phase
-from worker.link.messages import Output, SequenceStarted, StepCompleted
+from worker.link.facts import Output, SequenceStarted, StepCompleted
 from worker.models.catalogue import Model
 from worker.scheduling.cached_prefixes import CachedPrefixTracker
 from worker.scheduling.scheduler import Scheduler
@@ -43,9 +43,9 @@ class Scheduled:
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
         self.engines = [self.engine]
-        book = new_book()
-        kept = CachedPrefixTracker(MAC, BootId("b"), book)
-        self.scheduler = Scheduler(MAC, settings, self.engines, self.outgoing.append, book, kept)
+        store = new_store()
+        kept = CachedPrefixTracker(MAC, BootId("b"), store)
+        self.scheduler = Scheduler(MAC, settings, self.engines, self.outgoing.append, store, kept)
         model = self.scheduler.models.catalogue[TINY]
         model.state, model.folder = "warm", folder
         model.placed.add(self.engine.index)
@@ -238,7 +238,7 @@ def test_who_waited_too_long_goes_back_to_its_owner_and_is_told_when_to_come_aga
     (event,) = [event for one in worker.outgoing for _, event in one.events]
     assert isinstance(event, RequestFailed)
     assert (event.request_id, event.code, event.terminal_sent) == ("early", "queue_full", False)
-    assert event.message == f"waited 5.0 s without a place in the queue of {MAC}"
+    assert event.message == f"waited 5.0 s without a slot in the queue of {MAC}"
     assert event.retry_after_ms is not None
     assert [r.dispatch.request_id for r in worker.scheduler.requests()] == ["running", "late"]
     assert worker.scheduler.admission.status().levels["medium"].dropped == 1
@@ -274,11 +274,11 @@ def test_a_second_death_over_another_request_fails_the_model_and_makes_no_suspec
     worker.accept("another")
     assert worker.crash("another")
     assert worker.model.state == "failed"
-    assert worker.model.error == "it ended the engine process twice: signal 6"
+    assert worker.model.error == "it crashed the engine process twice: signal 6"
     (event,) = [event for one in worker.outgoing for _, event in one.events]
     assert isinstance(event, RequestFailed)
     assert (event.code, event.suspect) == ("model_unavailable", False)
-    assert event.message == f"{TINY}: it ended the engine process twice: signal 6"
+    assert event.message == f"{TINY}: it crashed the engine process twice: signal 6"
     refusal = worker.scheduler.accept(dispatched("later"), OWNER)
     assert refusal is not None and "signal 6" in refusal.message
 

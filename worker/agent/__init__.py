@@ -1,1 +1,1 @@
-"""The agent of a node: NATS on one side, engine processes on the other."""
+"""The agent of a worker: NATS on one side, engine processes on the other."""

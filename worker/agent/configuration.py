@@ -1,7 +1,7 @@
-"""The version of cluster.yaml that was rolled out to this worker: kept over its restarts.
+"""The version of cluster.yaml that was rolled out to this worker, stored on disk over restarts.
 
-A version with which the worker does not come up, twice in a row, is left for the one before: a
-machine that starts its worker again and again must not do so for ever with settings that end it.
+If the worker fails twice in a row to become ready with a version, the previous one is restored: a
+supervisor that restarts the worker must not do so forever with settings that crash it.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from shared.settings.rolled_out import RolledOutVersion
 
 logger = logging.getLogger(__name__)
 
-_MOST_STARTS = 2
+_MAX_STARTS = 2
 
 
 class _Version(BaseModel):
@@ -30,7 +30,7 @@ class _Version(BaseModel):
     text: str
 
 
-class _Kept(BaseModel):
+class _Stored(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     current: _Version | None = None
@@ -40,12 +40,12 @@ class _Kept(BaseModel):
 
 
 class Configuration:
-    """What is kept for one worker, and the settings that follow from it.
+    """The stored version of one worker, and the settings that follow from it.
 
     Args:
-        servers: of the cluster: what another one rolled out is not for this one.
-        load: the settings of this machine with a version, or with its own file; raises
-            SettingsError where those are none.
+        servers: NATS servers of the cluster; versions are stored per cluster.
+        load: returns the settings of this machine with a version, or with its own file if None;
+            raises SettingsError if they are invalid.
     """
 
     def __init__(
@@ -57,70 +57,71 @@ class Configuration:
         self.load = load
         cluster = hashlib.sha256(" ".join(sorted(servers)).encode()).hexdigest()[:12]
         self._path = data_folder() / "rolled-out" / cluster / f"{worker}.json"
-        self._kept = _read(self._path)
+        self._stored = _read(self._path)
 
     @property
     def version(self) -> int:
-        """That this worker runs; 0 for the machine's own file."""
-        return 0 if self._kept.current is None else self._kept.current.version
+        """The version that this worker runs; 0 for the machine's own file."""
+        return 0 if self._stored.current is None else self._stored.current.version
 
     @property
     def problem(self) -> str | None:
-        """Why that is not the one that was rolled out last, or None."""
-        return self._kept.problem
+        """Why `version` is not the one that was rolled out last, or None."""
+        return self._stored.problem
 
     def begin(self) -> ClusterSettings:
-        """The settings to start with; `came_up` is to follow.
+        """Return the settings to start with, and count the start; call `on_ready` later.
 
         Raises:
-            SettingsError: the machine's own file is wrong.
+            SettingsError: the machine's own file is invalid.
         """
-        while (current := self._kept.current) is not None:
-            if self._kept.starts >= _MOST_STARTS:
-                self._give_up(f"the worker ended {_MOST_STARTS} times before it was ready")
+        while (current := self._stored.current) is not None:
+            if self._stored.starts >= _MAX_STARTS:
+                self._roll_back(f"the worker exited {_MAX_STARTS} times before it was ready")
                 continue
             try:
                 settings = self.load(RolledOutVersion(current.version, current.text))
             except SettingsError as error:
-                self._give_up(error.message)
+                self._roll_back(error.message)
                 continue
-            self._keep(self._kept.model_copy(update={"starts": self._kept.starts + 1}))
+            self._store(self._stored.model_copy(update={"starts": self._stored.starts + 1}))
             return settings
         return self.load(None)
 
-    def came_up(self) -> None:
-        """The worker is ready: this version is no reason to leave it."""
-        if self._kept.current is not None and self._kept.starts:
-            self._keep(self._kept.model_copy(update={"starts": 0}))
+    def on_ready(self) -> None:
+        """Confirm the version: the worker is ready with it."""
+        if self._stored.current is not None and self._stored.starts:
+            self._store(self._stored.model_copy(update={"starts": 0}))
 
-    def take(self, rolled_out: RolledOutVersion | None) -> None:
-        """Run with another version from the next start on, or with this one that was changed to.
+    def switch(self, rolled_out: RolledOutVersion | None) -> None:
+        """Store another version, or None for the machine's own file; it applies from the next
+        start on, unless the worker has applied it already.
 
         Raises:
-            OSError: it cannot be kept.
+            OSError: the version cannot be stored.
         """
         current = None
         if rolled_out is not None:
             current = _Version(version=rolled_out.version, text=rolled_out.text)
-        self._keep(_Kept(current=current, previous=self._kept.current))
+        self._store(_Stored(current=current, previous=self._stored.current))
 
-    def _give_up(self, reason: str) -> None:
-        """Go back to the version before, or to the machine's own file."""
+    def _roll_back(self, reason: str) -> None:
+        """Return to the previous version, or to the machine's own file."""
         problem = f"version {self.version}: {reason}"
-        logger.error("the settings that were rolled out are left: %s", problem)
-        self._keep(_Kept(current=self._kept.previous, problem=problem))
+        logger.error("rolling back the settings that were rolled out: %s", problem)
+        self._store(_Stored(current=self._stored.previous, problem=problem))
 
-    def _keep(self, kept: _Kept) -> None:
+    def _store(self, stored: _Stored) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        keep_private(self._path, kept.model_dump_json().encode())
-        self._kept = kept
+        keep_private(self._path, stored.model_dump_json().encode())
+        self._stored = stored
 
 
-def _read(path: Path) -> _Kept:
+def _read(path: Path) -> _Stored:
     try:
-        return _Kept.model_validate_json(path.read_bytes())
+        return _Stored.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return _Kept()
+        return _Stored()
     except (OSError, ValidationError) as error:
-        logger.warning("%s cannot be used, and is not: %s", path, type(error).__name__)
-        return _Kept()
+        logger.warning("%s cannot be read and is ignored: %s", path, type(error).__name__)
+        return _Stored()

@@ -1,4 +1,4 @@
-"""How many engines a worker runs."""
+"""The engine plan: how many engines a worker runs."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,15 @@ from worker.models.files import inspect
 from worker.models.sources import local_folder, with_base
 
 _ENGINE_BYTES = 150_000_000
-"""Of a process that has loaded nothing: measured with MLX for CPUs on Linux."""
+"""Memory of an engine without models, measured with MLX for CPUs on Linux."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
     """
     Attributes:
-        count: engines of this worker.
-        why: for people.
+        count: number of engines.
+        why: the reason, for people.
     """
 
     count: int
@@ -32,13 +32,13 @@ class EnginePlan:
 
 
 def engine_plan(settings: ClusterSettings) -> EnginePlan:
-    """What is right on this machine."""
+    """Return the plan for this machine."""
     engines = settings.worker.engines
-    found = accelerator()
-    size_matters = engines.count == "auto" and not found
+    gpu = accelerator()
+    size_matters = engines.count == "auto" and not gpu
     return decide(
         engines,
-        accelerator=found,
+        accelerator=gpu,
         cores=available_cores(),
         weight_bytes=_weight_bytes(settings) if size_matters else None,
         later_bytes=_later_bytes(settings) if size_matters else 0,
@@ -55,29 +55,28 @@ def decide(
     later_bytes: int = 0,
     soft_bytes: int,
 ) -> EnginePlan:
-    """As set, or what is best on such a machine. A GPU computes all rows of a batch at once; of a
-    CPU much of a step keeps one core busy only, so that two engines do more than one with both
-    cores. Each engine has its own copy of the models, as far as memory allows.
+    """Return the configured number of engines, or choose one. A GPU computes all rows of a batch at
+    once. On a CPU much of a step keeps only one core busy, so that two engines do more than one
+    with both cores. Each engine has its own copy of the models, so memory limits their number.
 
     Args:
-        accelerator: metal, cuda or none (empty).
-        cores: that this worker may use.
-        weight_bytes: of all models that are to be warm; None where a size is not known.
-        later_bytes: of the largest one that may come beside them, for which there shall be room.
-        soft_bytes: what this worker may take without memory pressure.
+        accelerator: metal, cuda, or empty for none.
+        cores: number of cores that this worker may use.
+        weight_bytes: size of all pre-warmed models; None if a size is unknown.
+        later_bytes: size of the largest other model that may be loaded, for which memory is left.
+        soft_bytes: memory that this worker may use without pressure.
     """
     if settings.count != "auto":
-        return EnginePlan(settings.count, "as worker.engines.count says")
+        return EnginePlan(settings.count, "set by worker.engines.count")
     if accelerator:
         return EnginePlan(1, "a GPU computes all requests in one batch")
     if weight_bytes is None:
-        return EnginePlan(1, "a model to be warm is not on this machine yet: its size is unknown")
+        return EnginePlan(1, "a pre-warmed model is not on this machine yet: its size is unknown")
     copy_bytes = weight_bytes + _ENGINE_BYTES
-    most = min(cores, MOST_ENGINES)
-    count = affordable_copies(soft_bytes, copy_bytes, most)
+    count = affordable_copies(soft_bytes, copy_bytes, min(cores, MOST_ENGINES))
     count = max(1, min(count, (soft_bytes - later_bytes) // copy_bytes))
     if count == cores:
-        return EnginePlan(count, "one for each core, as there is no GPU")
+        return EnginePlan(count, "one per core, as there is no GPU")
     return EnginePlan(
         count,
         f"no GPU, {cores} cores, but more copies of the models ({copy_bytes / 1e9:.2f} GB each) "
@@ -86,22 +85,23 @@ def decide(
 
 
 def _soft_bytes(settings: ClusterSettings) -> int:
-    """Of a worker that has the machine for itself: so the plan is the same at each start, and what
-    is kept on disk for each engine is found again."""
+    """Return the soft limit of a worker that has the machine to itself: so the plan is the same at
+    each start, and the blocks that each engine cached on disk are found again."""
     total = psutil.virtual_memory().total
     reading = MemoryReading(0, total, total, total)
     return limits_of(settings.worker.resource_limits, reading).soft_bytes
 
 
 def _weight_bytes(settings: ClusterSettings) -> int | None:
-    """Of all models that are to be warm; None where one is not on this machine."""
+    """Return the size of all pre-warmed models; None if one is not on this machine."""
     sizes = [_size_of(model, settings) for model in settings.pre_warmed_models]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 
 
 def _later_bytes(settings: ClusterSettings) -> int:
-    """Of the largest model that is loaded for requests only, as far as it is on this machine."""
+    """Return the size of the largest model that is loaded on demand only, among those on this
+    machine."""
     if not settings.worker.model_loading.on_demand:
         return 0
     later = set(settings.served_models) - set(settings.pre_warmed_models)
@@ -109,7 +109,7 @@ def _later_bytes(settings: ClusterSettings) -> int:
 
 
 def _size_of(model: ModelId, settings: ClusterSettings) -> int | None:
-    """Bytes of its weights; None where it is not on this machine."""
+    """Return the size of a model's weights; None if the model is not on this machine."""
     source = settings.models.get(model) or ModelSource(path=model)
     try:
         source = with_base(model, source)
@@ -123,4 +123,4 @@ def _size_of(model: ModelId, settings: ClusterSettings) -> int | None:
             return None
         return inspect(folder, trust_remote_code=source.trust_remote_code).weight_bytes
     except ModelError:
-        return 0  # told when it is to be loaded
+        return 0  # the error is reported when the model is loaded

@@ -1,4 +1,4 @@
-"""The worker's name: stable over restarts, kept on disk."""
+"""The worker's id: stored on disk, and stable over restarts."""
 
 import socket
 
@@ -7,11 +7,11 @@ from shared.ids import WorkerId, is_name, name_from
 
 
 def stable_worker_id() -> WorkerId:
-    """The name this machine used before, or one made from its host name."""
+    """Return the id that this machine used before, or derive one from the host name."""
     path = data_folder() / "worker-id"
-    if path.is_file() and is_name(kept := path.read_text().strip()):
-        return WorkerId(kept)
-    made = name_from(socket.gethostname())
+    if path.is_file() and is_name(stored := path.read_text().strip()):
+        return WorkerId(stored)
+    derived = name_from(socket.gethostname())
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(made + "\n")
-    return WorkerId(made)
+    path.write_text(derived + "\n")
+    return WorkerId(derived)

@@ -1,4 +1,4 @@
-"""Going over to another version of cluster.yaml while the worker serves."""
+"""Reconfiguration: switches to another version of cluster.yaml while the worker serves."""
 
 import logging
 from collections.abc import Callable
@@ -16,12 +16,12 @@ logger = logging.getLogger(__name__)
 class Reconfiguration:
     """
     Args:
-        settings: those that the worker runs with.
-        apply: has all parts go by other settings, which need no restart.
-        drain: has the worker end gracefully, and start again.
+        settings: the settings that the worker runs with.
+        apply: applies settings that need no restart to all parts.
+        drain: drains the worker and restarts it.
 
     Attributes:
-        version: that the worker runs; 0 for the machine's own file.
+        version: the version that the worker runs; 0 for the machine's own file.
     """
 
     def __init__(
@@ -39,34 +39,34 @@ class Reconfiguration:
 
     @property
     def problem(self) -> str | None:
-        """Why it is not the one that was rolled out last, or None."""
+        """Why the version is not the one that was rolled out last, or None."""
         return self._configuration.problem
 
-    def look(self, order: ConfigureWorker) -> tuple[Effect | None, list[SettingDifference]]:
-        """What it would take to go over to a version, and what would differ.
+    def preview(self, order: ConfigureWorker) -> tuple[Effect | None, list[SettingDifference]]:
+        """Return the effect that a switch to a version would have, and the changed settings.
 
         Raises:
-            SettingsError: it is no good on this machine.
+            SettingsError: the version is invalid on this machine.
         """
         settings = self._configuration.load(_rolled_out(order))
         return effect_on_worker(self._settings, settings), changes(self._settings, settings)
 
-    def take(self, order: ConfigureWorker) -> Effect | None:
-        """Go over to a version; returns what that takes, None where it runs already.
+    def switch(self, order: ConfigureWorker) -> Effect | None:
+        """Switch to a version; returns the effect, None if the worker runs it already.
 
         Raises:
-            SettingsError: it is no good on this machine.
-            RequestError: it cannot be kept.
+            SettingsError: the version is invalid on this machine.
+            RequestError: the version cannot be stored.
         """
         if order.version == self.version == self._configuration.version:
             return None
         rolled_out = _rolled_out(order)
         settings = self._configuration.load(rolled_out)
         try:
-            self._configuration.take(rolled_out)
+            self._configuration.switch(rolled_out)
         except OSError as error:
             raise RequestError(
-                f"version {order.version} cannot be kept: {error.strerror}", code="settings"
+                f"version {order.version} cannot be stored: {error.strerror}", code="settings"
             ) from None
         effect = effect_on_worker(self._settings, settings)
         logger.info("version %d of cluster.yaml: %s", order.version, effect or "nothing changes")
@@ -78,9 +78,9 @@ class Reconfiguration:
         self.version = order.version
         return effect or "live"
 
-    def came_up(self) -> None:
-        """The worker is ready with it."""
-        self._configuration.came_up()
+    def on_ready(self) -> None:
+        """Confirm the version: the worker is ready with it."""
+        self._configuration.on_ready()
 
 
 def _rolled_out(order: ConfigureWorker) -> RolledOutVersion | None:

@@ -1,4 +1,4 @@
-"""The worker's state as controllers and people see it."""
+"""The worker's report, for heartbeats and health."""
 
 import os
 from collections.abc import Sequence
@@ -68,12 +68,12 @@ def build_report(
         cpu_cores=round(cpu.cores(os.getpid()) + sum(engine.cpu_cores for engine in engines), 2),
         hardware=_hardware(scheduler.engines),
         labels=settings.worker.labels,
-        tokens_per_s=scheduler.throughput.tokens_per_s(),
-        load_balance=scheduler.throughput.balance(range(len(engines))),
-        completed_requests=scheduler.completed,
-        differing_requests=scheduler.differing,
-        rejected_requests=scheduler.rejected,
-        failed_requests=scheduler.failed,
+        tokens_per_s=scheduler.results.throughput.tokens_per_s(),
+        load_balance=scheduler.results.throughput.balance(range(len(engines))),
+        completed_requests=scheduler.termination.completed,
+        differing_requests=scheduler.results.differing,
+        rejected_requests=scheduler.termination.rejected,
+        failed_requests=scheduler.termination.failed,
         term=term,
         config_version=reconfiguration.version if reconfiguration is not None else 0,
         config_problem=reconfiguration.problem if reconfiguration is not None else None,

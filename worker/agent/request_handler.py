@@ -1,4 +1,4 @@
-"""Where messages to this worker come in: dispatches, resends, control orders, probes."""
+"""Handles the messages to this worker: dispatches, resend requests, control orders, probes."""
 
 import contextlib
 import logging
@@ -46,26 +46,28 @@ from shared.messages.dispatch import (
 from shared.messages.worker_report import WorkerState
 from shared.version import VERSION
 from worker.agent.leader_claim import LeaderClaim
+from worker.requests.takeover import claim_requests, request_contents
 from worker.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
-_AWAKE_AFTER_MS = 1000
+_RETRY_WHILE_ASLEEP_MS = 1000
 
 DISPATCHES_PER_MESSAGE = 64
-"""So many a controller may send at once: so few that the answer comes long before it is missed."""
+"""Maximum number of dispatches per message: few enough that the reply arrives well before the
+controller's timeout."""
 
 
 class _UnreadableDispatch(InternalPart):
-    """As much of a dispatch of another release as its refusal needs."""
+    """The fields of an undecodable dispatch (of another release) that its rejection needs."""
 
     request_id: RequestId
     client: ClientName
     attempt: int
 
 
-class _ReadBatch(InternalMessage):
-    """A `DispatchBatch` of which not every dispatch can be read."""
+class _PartialBatch(InternalMessage):
+    """A `DispatchBatch` of which some dispatches cannot be decoded."""
 
     owner: ControllerId
     term: int | None = None
@@ -73,14 +75,14 @@ class _ReadBatch(InternalMessage):
 
 
 class RequestHandler:
-    """Decodes what comes, has the scheduler do it, and answers.
+    """Decodes messages, passes them to the scheduler, and replies.
 
     Args:
-        claim: whose work and orders count.
-        strict: the inbox rule of `security.strict_inbox`.
+        claim: decides which controller's orders and dispatches are accepted.
+        strict: the setting `security.strict_inbox`.
         asleep: whether the machine is about to sleep, or sleeps.
-        drain: has the agent end gracefully.
-        configure: has it run with other settings; raises ClusterError where they are no good.
+        drain: drains the worker.
+        configure: switches to other settings; raises ClusterError if they are invalid.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class RequestHandler:
             await self._bus.publish(message.reply, b"")
 
     async def _on_dispatch(self, message: BusMessage) -> None:
-        if (batch := _read(message.payload)) is None:
+        if (batch := _decode_batch(message.payload)) is None:
             return
         results = [
             self._result(dispatch, batch)
@@ -133,7 +135,7 @@ class RequestHandler:
             await self._bus.publish(message.reply, encode(reply))
 
     def _unreadable(self, dispatch: _UnreadableDispatch) -> DispatchResult:
-        message = f"worker {self._id}, of version {VERSION}, cannot read this request"
+        message = f"worker {self._id}, of version {VERSION}, cannot decode this request"
         return DispatchResult(
             request_id=dispatch.request_id,
             client=dispatch.client,
@@ -141,7 +143,7 @@ class RequestHandler:
             refusal=Refusal(code="invalid_request", message=message),
         )
 
-    def _result(self, dispatch: Dispatch, batch: DispatchBatch | _ReadBatch) -> DispatchResult:
+    def _result(self, dispatch: Dispatch, batch: DispatchBatch | _PartialBatch) -> DispatchResult:
         return DispatchResult(
             request_id=dispatch.request_id,
             client=dispatch.client,
@@ -159,29 +161,30 @@ class RequestHandler:
             return Refusal(code="draining", message=f"worker {self._id} is shutting down")
         if self._asleep():
             message = f"the machine of worker {self._id} is about to sleep"
-            return Refusal(code="draining", message=message, retry_after_ms=_AWAKE_AFTER_MS)
+            return Refusal(code="draining", message=message, retry_after_ms=_RETRY_WHILE_ASLEEP_MS)
         if state == "unhealthy":
-            return Refusal(code="engine_crashed", message=f"worker {self._id} has no engine")
-        return self._scheduler.accept(dispatch, owner, announces=term is not None)
+            message = f"worker {self._id} has no running engine"
+            return Refusal(code="engine_crashed", message=message)
+        return self._scheduler.accept(dispatch, owner, sends_accepted=term is not None)
 
     async def _on_resend(self, message: BusMessage) -> None:
-        """A client missed something: say it again, to the inbox that asks."""
+        """Resend a part of a stream to the inbox that a client gave as the reply subject."""
         client = subjects.parse_resend(message.subject)
         if not subjects.is_inbox(message.reply, client, strict=self._strict):
             return
         try:
             query = decode(ResendQuery, message.payload)
         except DecodeError as error:
-            nothing = RequestId("")
-            refusal = ResendState(request_id=nothing, state="unknown", message=error.message)
-            await self._bus.publish(message.reply, encode(refusal))
+            unknown = RequestId("")
+            invalid = ResendState(request_id=unknown, state="unknown", message=error.message)
+            await self._bus.publish(message.reply, encode(invalid))
             return
         request = self._scheduler.find((client, query.request_id))
         state: ResendStateName = "unknown"
         if request is not None:
             state = "running" if request.end is None else "finished"
-        answer = ResendState(request_id=query.request_id, state=state)
-        await self._bus.publish(message.reply, encode(answer))
+        reply = ResendState(request_id=query.request_id, state=state)
+        await self._bus.publish(message.reply, encode(reply))
         if request is not None:
             self._scheduler.resend(request, message.reply, query.choice, query.from_index)
 
@@ -199,11 +202,11 @@ class RequestHandler:
         except ClusterError as error:
             reply = self._refuse(error.code, error.message)
         if message.reply:
-            answer = encode(reply)
-            if len(answer) > self._bus.max_payload:
-                reason = f"the answer has {len(answer)} bytes, more than one message may have"
-                answer = encode(self._refuse("payload_too_large", reason))
-            await self._bus.publish(message.reply, answer)
+            payload = encode(reply)
+            if len(payload) > self._bus.max_payload:
+                reason = f"the reply has {len(payload)} bytes, more than one message may have"
+                payload = encode(self._refuse("payload_too_large", reason))
+            await self._bus.publish(message.reply, payload)
 
     def _carry_out(self, order: ControlOrder) -> ControlReply:
         match order:
@@ -213,12 +216,12 @@ class RequestHandler:
                 return self._attach(order)
             case LoadModel():
                 self._scheduler.models.load(order.model)
-                return self._about_models(order.model)
+                return self._model_statuses(order.model)
             case UnloadModel():
                 self._scheduler.models.unload(order.model)
-                return self._about_models(order.model)
+                return self._model_statuses(order.model)
             case ListModels():
-                return self._about_models(order.model)
+                return self._model_statuses(order.model)
             case DrainWorker():
                 self._drain(order)
                 return ControlReply(worker=self._id, ok=True)
@@ -227,19 +230,20 @@ class RequestHandler:
                     return self._refuse("draining", f"worker {self._id} is shutting down")
                 return self._configure(order)
             case ClaimWorker():
-                return self._be_claimed(order)
+                return self._accept_claim(order)
             case TellContents():
                 limit = self._bus.max_payload // 4
-                told = self._scheduler.contents(order.requests, limit)
-                return ControlReply(worker=self._id, ok=True, contents=told)
+                contents = request_contents(self._scheduler.requests(), order.requests, limit)
+                return ControlReply(worker=self._id, ok=True, contents=contents)
             case ListSessions():
                 sessions = self._scheduler.sessions.listing(order.client)[: order.limit]
                 return ControlReply(worker=self._id, ok=True, sessions=sessions)
             case TellSession():
-                said = self._scheduler.sessions.said((order.client, order.session_id))
-                return ControlReply(worker=self._id, ok=said is not None, said=said)
+                messages = self._scheduler.sessions.messages((order.client, order.session_id))
+                return ControlReply(worker=self._id, ok=messages is not None, said=messages)
             case TellKept():
-                return ControlReply(worker=self._id, ok=True, kept=self._scheduler.kept.whole())
+                snapshot = self._scheduler.cached_prefixes.snapshot()
+                return ControlReply(worker=self._id, ok=True, kept=snapshot)
             case ForgetSession():
                 self._scheduler.sessions.forget((order.client, order.session_id), drop=order.drop)
                 return ControlReply(worker=self._id, ok=True)
@@ -255,42 +259,45 @@ class RequestHandler:
     def _attach(self, order: AttachStream) -> ControlReply:
         request = self._scheduler.find((order.client, order.request_id))
         if request is None or request.dispatch.attempt != order.attempt:
-            return self._refuse("unknown_request", f"no request {order.request_id!r} here")
+            message = f"no request {order.request_id!r} on this worker"
+            return self._refuse("unknown_request", message)
         self._scheduler.attach(request, order.inbox)
         return ControlReply(worker=self._id, ok=True)
 
-    def _be_claimed(self, order: ClaimWorker) -> ControlReply:
-        self._claim.take(order.term or 0, order.controller)
+    def _accept_claim(self, order: ClaimWorker) -> ControlReply:
+        self._claim.accept(order.term or 0, order.controller)
+        requests = self._scheduler.requests()
         claimed = Claimed(
             term=self._claim.term,
-            requests=self._scheduler.claimed_by(order.controller, order.ended_within_ms),
-            kept=self._scheduler.kept.changes(),  # who does not hear this asks for all
+            requests=claim_requests(requests, order.controller, order.ended_within_ms),
+            # A controller that misses these changes notices the gap, and asks for a snapshot.
+            kept=self._scheduler.cached_prefixes.changes(),
         )
         return ControlReply(worker=self._id, boot_id=self._boot_id, ok=True, claimed=claimed)
 
-    def _about_models(self, one: ModelId | None) -> ControlReply:
-        """The state of one model, or of all.
+    def _model_statuses(self, model: ModelId | None) -> ControlReply:
+        """Return the state of one model, or of all if None.
 
         Raises:
-            RequestError: that one is not here.
+            RequestError: the model is not known here.
         """
-        if one is not None:
-            self._scheduler.models.check_known(one)
+        if model is not None:
+            self._scheduler.models.check_known(model)
         statuses = self._scheduler.model_statuses()
-        models = [status for status in statuses if one in (None, status.id)]
+        models = [status for status in statuses if model in (None, status.id)]
         return ControlReply(worker=self._id, ok=True, models=models)
 
     def _refuse(self, code: str, message: str) -> ControlReply:
         return ControlReply(worker=self._id, ok=False, code=code, message=message)
 
 
-def _read(payload: bytes) -> DispatchBatch | _ReadBatch | None:
-    """What a controller sent. One dispatch that cannot be read takes no others with it; None
-    where nobody knows whom to answer."""
+def _decode_batch(payload: bytes) -> DispatchBatch | _PartialBatch | None:
+    """Decode a batch of dispatches. An undecodable dispatch does not affect the others; returns
+    None if the batch as a whole cannot be decoded."""
     try:
         return decode(DispatchBatch, payload)
     except DecodeError as error:
-        logger.error("a dispatch could not be read: %s", error.message)
+        logger.error("a dispatch could not be decoded: %s", error.message)
     with contextlib.suppress(DecodeError):
-        return decode(_ReadBatch, payload)
+        return decode(_PartialBatch, payload)
     return None

@@ -1,7 +1,7 @@
-"""What a Mac tells its programs of sleep: that it wants to, will in a moment, and has woken.
+"""Sleep notifications of macOS: the machine wants to sleep, will sleep, or has woken.
 
 Source: Apple, Technical Q&A QA1340, "Registering and unregistering for sleep and wake
-notifications", and IOKit's `IOMessage.h`. Other systems tell nothing here.
+notifications", and IOKit's `IOMessage.h`. Other systems are not supported.
 """
 
 import asyncio
@@ -16,34 +16,34 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 WANTS_TO_SLEEP = 0xE0000270
-"""It was idle for a while; this may be refused."""
+"""The machine was idle for a while; a program may refuse."""
 
 WILL_SLEEP = 0xE0000280
-"""At the latest half a minute later, or when all have allowed it."""
+"""The machine sleeps once all programs have allowed it, at the latest after half a minute."""
 
 STAYS_AWAKE = 0xE0000290
 HAS_WOKEN = 0xE0000300
 
 _READY_WITHIN_S = 15.0
-_ANSWER_WITHIN_S = 20.0
-_LOOKS_S = 0.5
+_REPLY_WITHIN_S = 20.0
+_RUN_LOOP_INTERVAL_S = 0.5
 
 _FRAMEWORKS = "/System/Library/Frameworks/"
 _PORT = ctypes.c_uint32
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _PORT, ctypes.c_uint32, ctypes.c_void_p)
 
 OnMessage = Callable[[int, int], None]
-"""Told a message and its number, with which it is answered."""
+"""Called with a message, and the number that its reply must have."""
 
 
 class Power(Protocol):
-    """Of one machine."""
+    """The power management of one machine."""
 
     def listen(self, on_message: OnMessage) -> None:
-        """Have it called on this thread until `stop`.
+        """Call `on_message` on this thread until `stop`.
 
         Raises:
-            Exception: the system does not tell us.
+            Exception: the system does not send notifications.
         """
 
     def allow(self, number: int) -> None: ...
@@ -54,10 +54,10 @@ class Power(Protocol):
 
 
 class SleepNotice:
-    """Has a worker get ready before its machine sleeps.
+    """Prepares a worker for the sleep of its machine.
 
     Args:
-        busy: whether somebody waits for what we do: then no idle machine falls asleep.
+        busy: whether the worker has requests: then idle sleep is refused.
         before: awaited before sleep.
         after: awaited when the machine has woken, or stays awake.
     """
@@ -76,38 +76,39 @@ class SleepNotice:
         self._after = after
 
     async def run(self) -> None:
-        """Listen until cancelled, or for ever in vain."""
+        """Listen until cancelled; returns if the system does not send notifications."""
         loop = asyncio.get_running_loop()
 
         def on_message(message: int, number: int) -> None:
-            reply = self._agrees(message)
+            handling = self._handle(message)
             try:
-                waiting = asyncio.run_coroutine_threadsafe(reply, loop)
-            except RuntimeError:  # we have ended
-                reply.close()
-                self._answer(message, number, agrees=True)
+                future = asyncio.run_coroutine_threadsafe(handling, loop)
+            except RuntimeError:  # the event loop is closed
+                handling.close()
+                self._reply(message, number, allow=True)
                 return
             try:
-                agrees = waiting.result(_ANSWER_WITHIN_S)
-            except Exception as error:  # nothing of ours keeps a Mac awake
-                logger.warning("not ready for the sleep of this machine: %r", error)
-                waiting.cancel()
-                agrees = True
-            self._answer(message, number, agrees=agrees)
+                allow = future.result(_REPLY_WITHIN_S)
+            except Exception as error:  # a failure here must not keep the Mac awake
+                logger.warning("not prepared for the sleep of this machine: %r", error)
+                future.cancel()
+                allow = True
+            self._reply(message, number, allow=allow)
 
         listening = asyncio.ensure_future(asyncio.to_thread(self._power.listen, on_message))
         try:
             await asyncio.shield(listening)
-        except Exception as error:  # the worker serves all the same
-            logger.warning("this machine will not tell of its sleep: %s", error)
+        except Exception as error:  # the worker serves without notifications
+            logger.warning("no sleep notifications from this machine: %s", error)
         finally:
             self._power.stop()
 
-    def _answer(self, message: int, number: int, *, agrees: bool) -> None:
+    def _reply(self, message: int, number: int, *, allow: bool) -> None:
         if message in (WANTS_TO_SLEEP, WILL_SLEEP):
-            (self._power.allow if agrees else self._power.refuse)(number)
+            (self._power.allow if allow else self._power.refuse)(number)
 
-    async def _agrees(self, message: int) -> bool:
+    async def _handle(self, message: int) -> bool:
+        """Handle a message; returns whether the machine may sleep."""
         if message == WANTS_TO_SLEEP:
             return not self._busy()
         if message == WILL_SLEEP:
@@ -146,10 +147,10 @@ class MacPower:
         self._mode = pointer.in_dll(core, "kCFRunLoopDefaultMode")
 
     def listen(self, on_message: OnMessage) -> None:
-        """Have it called on this thread until `stop`.
+        """Call `on_message` on this thread until `stop`.
 
         Raises:
-            OSError, AttributeError, ValueError: the system refuses, or is not as it was.
+            OSError, AttributeError, ValueError: the system refuses, or its API has changed.
         """
         self._load()
 
@@ -167,7 +168,7 @@ class MacPower:
             source = self._io.IONotificationPortGetRunLoopSource(port)
             self._core.CFRunLoopAddSource(self._core.CFRunLoopGetCurrent(), source, self._mode)
             while not self._stopping.is_set():
-                self._core.CFRunLoopRunInMode(self._mode, _LOOKS_S, False)
+                self._core.CFRunLoopRunInMode(self._mode, _RUN_LOOP_INTERVAL_S, False)
         finally:
             self._io.IODeregisterForSystemPower(ctypes.byref(notifier))
             self._io.IOServiceClose(self._root)
@@ -180,10 +181,10 @@ class MacPower:
         self._io.IOCancelPowerChange(self._root, number)
 
     def stop(self) -> None:
-        """Have `listen` return soon."""
+        """Make `listen` return soon."""
         self._stopping.set()
 
 
 def this_machine() -> Power | None:
-    """None where nothing is told."""
+    """Return the power management of this machine; None if the system is not supported."""
     return MacPower() if platform.system() == "Darwin" else None

@@ -45,7 +45,8 @@ def main() -> None:
     from worker.engine.kv_memory import kv_memory_settings
     from worker.engine.loop import Engine
     from worker.link.activity import ActivityRecord
-    from worker.link.messages import EngineStarted, Order
+    from worker.link.facts import EngineStarted
+    from worker.link.orders import Order
 
     def enqueue(order: Order) -> None:
         engine.enqueue(order)

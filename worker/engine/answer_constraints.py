@@ -12,7 +12,7 @@ from worker.answer.grammar import AnswerConstraint, answer_grammar, section_gram
 from worker.engine.model import LoadedModel
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema
-from worker.link.messages import Calling, Submit
+from worker.link.orders import Calling, Submit
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 

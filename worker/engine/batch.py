@@ -22,7 +22,7 @@ from worker.engine.prompt import PreparedSequence
 from worker.engine.slot_preemption import DecodingSlot, WaitingSequence, row_to_preempt
 from worker.engine.step_cost import StepCost
 from worker.engine.tokens import Token
-from worker.link.messages import BatchMeasured
+from worker.link.facts import BatchMeasured
 
 
 class Batch:

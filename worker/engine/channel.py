@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from worker.link.facts import Fact
 from worker.link.frames import (
     BACKLOG_LIMIT_BYTES,
     EXIT_AGENT_GONE,
@@ -20,7 +21,7 @@ from worker.link.frames import (
     encode_frame,
     frame_length,
 )
-from worker.link.messages import Fact, Order
+from worker.link.orders import Order
 
 
 class Channel:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from worker.link.messages import EngineAlive
+from worker.link.facts import EngineAlive
 
 INTERVAL_S = 1.0
 

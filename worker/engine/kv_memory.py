@@ -13,7 +13,7 @@ from worker.kv_memory.cached_sequences import TrackedSequences, exclusive_blocks
 from worker.kv_memory.file_threads import Result
 from worker.kv_memory.file_tier import FileTier
 from worker.kv_memory.memory_tier import MemoryTier
-from worker.link.messages import KVMemoryMeasured, SequenceCached, SequenceMeasured
+from worker.link.facts import KVMemoryMeasured, SequenceCached, SequenceMeasured
 
 _CLOSE_S = 2.0
 

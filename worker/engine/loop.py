@@ -32,21 +32,23 @@ from worker.engine.step_scheduler import StepScheduler
 from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
 from worker.link.activity import ActivityRecord
-from worker.link.messages import (
-    Cancel,
-    CancelPrefetch,
-    DropSequence,
+from worker.link.facts import (
     EngineMeasured,
     Fact,
-    LimitMemory,
-    LoadModel,
-    Order,
     Output,
-    Prefetch,
     SequenceRejected,
     SequencesMeasured,
     SequenceStarted,
     StepCompleted,
+)
+from worker.link.orders import (
+    Cancel,
+    CancelPrefetch,
+    DropSequence,
+    LimitMemory,
+    LoadModel,
+    Order,
+    Prefetch,
     Stop,
     Submit,
     TrackSequence,

@@ -33,7 +33,7 @@ from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.probe import find_verdict
 from worker.engine.verdict_store import VerdictStore
 from worker.grammar.compiler import GrammarCompiler
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 from worker.models.adapters import find_unnamed, inspect_adapter
 from worker.models.files import check_config
 from worker.models.fingerprint import fingerprint

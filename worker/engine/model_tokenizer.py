@@ -16,7 +16,7 @@ from worker.answer.text import Decode
 from worker.engine.load_errors import loading_error
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.python_tokenizer import PythonTokenizer
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 
 _log = logging.getLogger(__name__)
 

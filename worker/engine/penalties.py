@@ -9,7 +9,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from worker.engine.token_sampling import column
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 
 class PenaltyRow(Protocol):

@@ -9,7 +9,7 @@ from worker.engine.kv_memory import KVMemory
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import Block, Kind, token_array
-from worker.link.messages import Submit
+from worker.link.orders import Submit
 
 _SHARE = 2
 """Prefetched prompts use at most 1/2 of the blocks' memory: the rest is for newly computed blocks,

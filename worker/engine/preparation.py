@@ -11,7 +11,8 @@ from shared.ids import ModelId
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence, prepare
 from worker.link.activity import ActivityRecord, EngineActivity
-from worker.link.messages import CancelPrefetch, Prefetch, SequenceRejected, Submit
+from worker.link.facts import SequenceRejected
+from worker.link.orders import CancelPrefetch, Prefetch, Submit
 
 
 @dataclass(frozen=True, slots=True)

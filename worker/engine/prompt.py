@@ -15,7 +15,8 @@ from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
 from worker.engine.sequence import Sequence
 from worker.engine.thinking import template_values
-from worker.link.messages import Output, Submit
+from worker.link.facts import Output
+from worker.link.orders import Submit
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from worker.engine.token_sampling import (
     sample_plain,
     top_tokens,
 )
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 _GREEDY_BELOW = 1e-5
 """Dividing by a smaller temperature overflows float32 (vLLM has the same threshold), and a smaller

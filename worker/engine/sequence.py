@@ -10,7 +10,8 @@ from worker.answer.delta import Delta
 from worker.answer.parser import Channel
 from worker.answer.text import REPLACEMENT, Decode
 from worker.engine.tokens import Token, TokenLogprobs
-from worker.link.messages import CallPiece, Output, Submit
+from worker.link.facts import CallPiece, Output
+from worker.link.orders import Submit
 
 TokenBytes = Callable[[int], bytes]
 """Returns the UTF-8 bytes of a token, which may be a part of a character."""

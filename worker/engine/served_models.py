@@ -16,7 +16,8 @@ from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel, Loading
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.link.activity import ActivityRecord, EngineActivity
-from worker.link.messages import Fact, LoadModel, ModelFailed, ModelLoaded, ModelLoading
+from worker.link.facts import Fact, ModelFailed, ModelLoaded, ModelLoading
+from worker.link.orders import LoadModel
 
 _PROGRESS_STEP = 0.05
 _LOADING_TIMEOUT_S = 300.0

@@ -15,7 +15,7 @@ from worker.engine.prompt import PreparedSequence
 from worker.engine.sequence import Sequence
 from worker.engine.tokens import Token
 from worker.link.activity import ActivityRecord, EngineActivity
-from worker.link.messages import (
+from worker.link.facts import (
     Fact,
     PrefillAdvanced,
     PrefixRestored,

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from worker.link.messages import Submit
+from worker.link.orders import Submit
 
 _SWITCHES = ("enable_thinking", "thinking")
 """Boolean template variables that turn reasoning on and off."""

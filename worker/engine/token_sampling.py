@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from worker.engine.device import on_gpu
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 CANDIDATES = 256
 _COUNTS = (CANDIDATES, 32 * CANDIDATES, sys.maxsize)

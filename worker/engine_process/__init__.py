@@ -1,1 +1,1 @@
-"""Engine processes as the agent sees them: started, watched, restarted."""
+"""Engine processes from the agent's side: started, monitored, restarted."""

@@ -1,4 +1,4 @@
-"""How an engine process ended, and what it was at."""
+"""How an engine process exited, and what it was working on."""
 
 import signal
 from collections.abc import Sequence
@@ -10,29 +10,31 @@ from worker.link.frames import EXIT_AGENT_GONE
 
 Cause = Literal["crash", "hang", "kill", "fault"]
 
-_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that no fault of a program raises."""
+_EXTERNAL_SIGNALS = (
+    signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT
+)  # fmt: skip
+"""Signals that are sent from outside and not raised by a fault of the program."""
 
 _CRASH = "Fatal Python error"
-"""How faulthandler begins; the stacks of all threads follow."""
+"""First words of faulthandler's report; the stacks of all threads follow."""
 _IN_PYTHON = "Current thread"
-"""How it begins the stack of the thread that crashed, where that is one of Python."""
-_PREPARES = "preparation.py"
+"""First words of the stack of the crashed thread in that report, if it is a Python thread."""
+_PREPARATION = "preparation.py"
 _UNCAUGHT = ("what():", "libc++abi:")
-"""How the C++ runtimes begin to say which exception nobody caught."""
+"""First words of a C++ runtime's message about an uncaught exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineExit:
-    """One end of an engine that its agent did not ask for.
+    """An exit of an engine that its agent did not request.
 
     Attributes:
-        cause: a `crash` of its own; a `hang`, which its agent ended; a `kill` or a stop that came
-            from outside; a `fault` between it and its agent.
-        reason: for people: signal or exit status, and its last words.
-        work: whose fault it is, as far as that is known. None after a kill or a fault, or where it
-            was busy with no model.
-        killed_at: what a kill hit.
+        cause: a `crash`; a `hang` that the agent ended; a `kill` or SIGSTOP from outside; a `fault`
+            of the link between engine and agent.
+        reason: for people: signal or exit status, and the last message on standard error.
+        work: the work that is to blame, as far as known. None after a kill or a fault, or if the
+            engine was using no model.
+        killed_at: the work that a kill interrupted.
     """
 
     cause: Cause
@@ -42,41 +44,45 @@ class EngineExit:
 
     @classmethod
     def by_itself(cls, status: int, activity: ActivityKind, lines: Sequence[str]) -> "EngineExit":
-        """Its process ended, with this exit status (negative: a signal) and these last lines of
+        """The process exited with this status (negative: a signal); `lines` are the last lines of
         its standard error."""
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        words = _last_words(lines)
-        reason = f"{how}{': ' + words if words else ''}"
+        message = _last_message(lines)
+        reason = f"{how}{': ' + message if message else ''}"
         if status == EXIT_AGENT_GONE:
             return cls("fault", reason)
-        if -status in _OUTSIDE:
+        if -status in _EXTERNAL_SIGNALS:
             return cls("kill", reason, killed_at=activity.now)
         return cls("crash", reason, _at_fault(status, activity, lines))
 
     @classmethod
     def by_agent(cls, reason: str, activity: ActivityKind, *, stopped: bool) -> "EngineExit":
-        """Its agent killed it, for it hung; or somebody had `stopped` its process."""
+        """The agent killed the engine because it was silent: a hang, unless something outside had
+        `stopped` its process."""
         if stopped:
             return cls("kill", reason, killed_at=activity.now)
         return cls("hang", reason, activity.now)
 
 
 def _at_fault(status: int, activity: ActivityKind, lines: Sequence[str]) -> EngineActivity | None:
-    """What a crash is to be laid to. An exception that ends the process is one of the engine's
-    thread. So is a signal in Python code, unless it hit the thread that prepares prompts; one
-    outside Python hit a thread of the device, which computes the step it was asked for first."""
+    """Return the work that crashed an engine.
+
+    An exception that ends the process was raised on the engine's thread. A signal in Python code
+    belongs to the engine's thread, too, unless it hit the thread that prepares prompts. A signal
+    outside Python hit a thread of the device, which computes the step that was submitted first.
+    """
     if status >= 0:
         return activity.now
     thread = _crashed_thread(lines)
     if thread is None:
         return activity.ahead or activity.now
-    if any(_PREPARES in line for line in thread):
+    if any(_PREPARATION in line for line in thread):
         return activity.prompt
     return activity.now
 
 
 def _crashed_thread(lines: Sequence[str]) -> list[str] | None:
-    """The stack of the thread that crashed; None where it is not one of Python."""
+    """Return the stack of the thread that crashed; None if it is not a Python thread."""
     begins = [n for n, line in enumerate(lines) if line.startswith(_IN_PYTHON)]
     if not begins:
         return None
@@ -88,10 +94,10 @@ def _crashed_thread(lines: Sequence[str]) -> list[str] | None:
     return stack
 
 
-def _last_words(lines: Sequence[str]) -> str:
-    said = [line for line in lines if line.strip()]
-    crashes = [line for line in said if line.startswith(_CRASH)]
-    uncaught = [line.strip() for line in said if line.strip().startswith(_UNCAUGHT)]
+def _last_message(lines: Sequence[str]) -> str:
+    messages = [line for line in lines if line.strip()]
+    crashes = [line for line in messages if line.startswith(_CRASH)]
+    uncaught = [line.strip() for line in messages if line.strip().startswith(_UNCAUGHT)]
     if crashes and uncaught:
         return f"{crashes[-1]}: {uncaught[-1]}"
-    return (crashes or said or [""])[-1]
+    return (crashes or messages or [""])[-1]

@@ -1,4 +1,4 @@
-"""One engine process as the agent sees it: started, spoken to, found dead, started again."""
+"""One engine process from the agent's side: its start, its link, its watchdogs, its restarts."""
 
 import asyncio
 import contextlib
@@ -19,31 +19,32 @@ from shared.settings.worker import EnginesSettings
 from worker.engine_process.exit import EngineExit
 from worker.host.machine import environment_with_threads
 from worker.link.activity import ActivityRecord, new_activity_file
+from worker.link.facts import EngineAlive, EngineMeasured, EngineStarted, Fact
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
-from worker.link.messages import EngineAlive, EngineMeasured, EngineStarted, Fact, Order, Stop
+from worker.link.orders import Order, Stop
 
 logger = logging.getLogger(__name__)
 
 EngineState = Literal["starting", "running", "restarting", "failed", "stopped"]
 _RESTART_WINDOW_S = 600
-_KEPT_STDERR_LINES = 200
+_MAX_STDERR_LINES = 200
 _STDERR_LINE_BYTES = 1024 * 1024
-_WATCH_S = 0.5
-_NOTHING = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
-_LIBRARIES = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
-"""An engine gets models as folders; no library in it has a reason to ask anybody, or to advise
-people to install PyTorch."""
+_WATCHDOG_INTERVAL_S = 0.5
+_NOT_MEASURED = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
+_LIBRARY_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
+"""Engines load models from local folders: no library needs the network, or should advise people to
+install PyTorch."""
 
 
 class EngineProcess:
     """Keeps one engine running within its restart limit.
 
     Args:
-        on_fact: awaited for each fact, in order; while it waits, the engine is not read, so
-            that backpressure reaches it.
-        on_lost: awaited when the process has ended by itself, with the reason for people.
-        explain: called before that; whether somebody else is to blame for the end, which then does
-            not count towards `max_restarts`.
+        on_fact: awaited for each fact, in order; meanwhile the agent does not read from the
+            engine, so that backpressure reaches it.
+        on_lost: awaited when the process has exited unexpectedly, with the reason for people.
+        explain: called before `on_lost`; returns whether a model or a request is to blame for the
+            exit, which then does not count towards `max_restarts`.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class EngineProcess:
         self.state: EngineState = "starting"
         self.restarts = 0
         self.started: EngineStarted | None = None
-        self.measured = _NOTHING
+        self.measured = _NOT_MEASURED
         self._settings = settings
         self._arguments = arguments
         self._retry_after_failure_s = retry_after_failure_s
@@ -73,30 +74,30 @@ class EngineProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._stopping = False
-        self._deaths: deque[float] = deque()
-        self._last_lines: deque[str] = deque(maxlen=_KEPT_STDERR_LINES)
-        self._silent_s = 0.0  # counted while we listen
-        self._listening = False
-        self._hung: str | None = None
-        self._was_stopped = False  # when it was found to hang
+        self._exits: deque[float] = deque()
+        self._last_lines: deque[str] = deque(maxlen=_MAX_STDERR_LINES)
+        self._silent_s = 0.0  # counted only while the agent reads
+        self._reading = False
+        self._hang_reason: str | None = None
+        self._was_stopped = False  # by SIGSTOP, when it was found silent
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
     def send(self, order: Order) -> None:
-        """Give an order; lost without a word when the engine is dead, as `on_lost` tells, or
-        was stopped."""
+        """Send an order; silently dropped if the engine is dead, which `on_lost` reports, or was
+        stopped."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode_frame(order))
 
     async def run(self) -> None:
-        """Start the engine, and again whenever it dies, until `stop`."""
+        """Start the engine, and restart it whenever it exits, until `stop`."""
         while not self._stopping:
             end = await self._run_once()
             if self._stopping:
                 break
-            self.started, self._writer, self.measured = None, None, _NOTHING
+            self.started, self._writer, self.measured = None, None, _NOT_MEASURED
             logger.error(
                 "engine %d ended: %s", self.index, end.reason, extra={"engine": self.index}
             )
@@ -111,7 +112,7 @@ class EngineProcess:
         self.state = "stopped"
 
     async def stop(self) -> None:
-        """Let the engine end by itself, and kill it when that takes too long."""
+        """Ask the engine to exit, and kill it if that takes too long."""
         self._stopping = True
         process = self._process
         if process is None or process.returncode is not None:
@@ -121,7 +122,7 @@ class EngineProcess:
             async with asyncio.timeout(self._settings.shutdown_timeout_ms / 1000):
                 await process.wait()
         except TimeoutError:
-            logger.warning("engine %d does not stop; killing it", self.index)
+            logger.warning("engine %d did not stop in time; killing it", self.index)
             self.kill()
             await process.wait()
 
@@ -132,23 +133,23 @@ class EngineProcess:
 
     def _may_restart(self) -> bool:
         now = time.monotonic()
-        self._deaths.append(now)
-        while now - self._deaths[0] > _RESTART_WINDOW_S:
-            self._deaths.popleft()
-        return len(self._deaths) <= self._settings.max_restarts
+        self._exits.append(now)
+        while now - self._exits[0] > _RESTART_WINDOW_S:
+            self._exits.popleft()
+        return len(self._exits) <= self._settings.max_restarts
 
     async def _run_once(self) -> EngineExit:
-        """One life of the process; returns how it ended."""
-        ours, theirs = socket.socketpair()
+        """Start the process and serve it until it exits; returns how it exited."""
+        agent_end, engine_end = socket.socketpair()
         activity_file = new_activity_file()
         activity = ActivityRecord.open(activity_file)
         try:
-            self._process = await self._start(theirs.fileno(), activity_file)
+            self._process = await self._start(engine_end.fileno(), activity_file)
         finally:
-            theirs.close()
+            engine_end.close()
             os.close(activity_file)
-        reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._hung, self._was_stopped = None, False
+        reader, self._writer = await asyncio.open_connection(sock=agent_end)
+        self._hang_reason, self._was_stopped = None, False
         self._last_lines.clear()
         with contextlib.closing(self._writer), contextlib.closing(activity):
             async with asyncio.TaskGroup() as tasks:
@@ -164,14 +165,16 @@ class EngineProcess:
                 if problem:
                     self.kill()
                 status = await self._process.wait()
-            if self._hung:
-                return EngineExit.by_agent(self._hung, activity.read(), stopped=self._was_stopped)
+            if self._hang_reason:
+                return EngineExit.by_agent(
+                    self._hang_reason, activity.read(), stopped=self._was_stopped
+                )
             if problem:
                 return EngineExit("fault", problem)
             return EngineExit.by_itself(status, activity.read(), list(self._last_lines))
 
     async def _start(self, channel: int, activity: int) -> asyncio.subprocess.Process:
-        """Start a process that inherits these two descriptors."""
+        """Start a process that inherits the descriptors of the link and the activity record."""
         descriptors = ("--fd", str(channel), "--activity-fd", str(activity))
         return await asyncio.create_subprocess_exec(
             *(*python_module("worker.engine"), *descriptors),
@@ -180,47 +183,48 @@ class EngineProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             limit=_STDERR_LINE_BYTES,
-            env={**environment_with_threads(self.threads), **_LIBRARIES},
+            env={**environment_with_threads(self.threads), **_LIBRARY_ENVIRONMENT},
         )
 
     async def _kill_slow_start(self) -> None:
         limit_s = self._settings.startup_timeout_ms / 1000
         await asyncio.sleep(limit_s)
         if self.started is None:
-            self._give_up(f"it did not start within {limit_s:g} s")
+            self._kill_hung(f"it did not start within {limit_s:g} s")
 
     async def _kill_silent(self) -> None:
-        """A stopped or frozen process sends nothing. Counted in turns of our own loop, and
-        only while we listen: when we were stopped ourselves, that says nothing of the engine."""
+        """Kill a process that sends nothing, because it was stopped or hangs. Silence is counted
+        in iterations of this loop, and only while the agent reads: if the agent itself was stopped,
+        that time says nothing about the engine."""
         limit_s = self._settings.hang_timeout_ms / 1000
         self._silent_s = 0.0
         while True:
-            await asyncio.sleep(_WATCH_S)
-            if self.started is not None and self._listening:
-                self._silent_s += _WATCH_S
+            await asyncio.sleep(_WATCHDOG_INTERVAL_S)
+            if self.started is not None and self._reading:
+                self._silent_s += _WATCHDOG_INTERVAL_S
             if self._silent_s >= limit_s:
                 self._was_stopped = self._is_stopped()
-                self._give_up(f"no sign of life for {limit_s:g} s")
+                self._kill_hung(f"no message for {limit_s:g} s")
 
     def _is_stopped(self) -> bool:
-        """Whether somebody stopped the process: that it is silent is not its fault then."""
+        """Whether the process was stopped from outside: its silence is not its fault then."""
         with contextlib.suppress(psutil.Error):
             return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
         return False
 
-    def _give_up(self, reason: str) -> None:
+    def _kill_hung(self, reason: str) -> None:
         logger.error("engine %d: %s; killing it", self.index, reason)
-        self._hung = reason
+        self._hang_reason = reason
         self.kill()
 
     async def _read_facts(self, reader: asyncio.StreamReader) -> str | None:
-        """Read until the end of file; returns a problem that makes it useless to go on."""
+        """Read facts until the end of file; returns a message if the stream is corrupt."""
         try:
             while True:
-                self._listening = True
+                self._reading = True
                 header = await reader.readexactly(HEADER.size)
                 fact = decode_body(await reader.readexactly(frame_length(header)))
-                self._listening, self._silent_s = False, 0.0
+                self._reading, self._silent_s = False, 0.0
                 self._note(fact)  # type: ignore[arg-type]
                 await self._on_fact(self, fact)  # type: ignore[arg-type]
         except (asyncio.IncompleteReadError, OSError):
@@ -235,7 +239,7 @@ class EngineProcess:
             case EngineMeasured():
                 self.measured = fact
             case EngineAlive() if fact.stuck_s * 1000 >= self._settings.step_timeout_ms:
-                self._give_up(f"one step has taken {fact.stuck_s:.0f} s")
+                self._kill_hung(f"one step has taken {fact.stuck_s:.0f} s")
             case _:
                 pass
 
@@ -248,15 +252,15 @@ class EngineProcess:
 
 
 async def _read_line(stream: asyncio.StreamReader) -> bytes:
-    """The next line; one that is too long is cut."""
+    """Return the next line; one that is too long is replaced by a note."""
     try:
         return await stream.readline()
-    except ValueError:  # longer than the stream's limit, which dropped it
+    except ValueError:  # longer than the stream's limit; the stream dropped it
         return b"(a line too long to show)"
 
 
 def _plain(line: str) -> str:
-    """The message of a JSON log line; other lines as they are."""
+    """Return the message of a JSON log line; other lines as they are."""
     try:
         return str(orjson.loads(line)["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):

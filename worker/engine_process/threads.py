@@ -1,20 +1,22 @@
-"""How many threads engines may use for matrix products: those that have work share the cores."""
+"""Threads of engines for matrix products: the engines that have work share the cores."""
 
 from collections.abc import Mapping, Sequence
 
 from shared.settings.worker import EnginesSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.machine import available_cores
-from worker.link.messages import UseThreads
+from worker.link.orders import UseThreads
 
 
 def shared_cores(settings: EnginesSettings) -> int | None:
-    """The cores that engines with work share; None where each keeps the threads that are set."""
+    """Return the number of cores that busy engines share; None if the settings fix the threads of
+    each engine."""
     return available_cores() if settings.fixed_threads is None else None
 
 
 def shares(busy: Sequence[int], cores: int) -> dict[int, int]:
-    """Threads for each engine that has work; together as many as there are cores, and never none.
+    """Return the number of threads for each busy engine: in total the number of cores, and at
+    least one per engine.
 
     Args:
         busy: indices of the engines that have work.
@@ -24,11 +26,11 @@ def shares(busy: Sequence[int], cores: int) -> dict[int, int]:
 
 
 class EngineThreads:
-    """Tells engines. What an idle one is told can wait until it has work.
+    """Sends each engine its number of threads; an idle one gets it when it has work again.
 
     Args:
-        engines: all of this worker; the list may still grow.
-        cores: to be shared; None where each engine keeps those that it has.
+        engines: all engines of this worker; the list may still grow.
+        cores: cores to share; None if the threads of each engine are fixed.
     """
 
     def __init__(self, engines: Sequence[EngineProcess], cores: int | None) -> None:
@@ -36,7 +38,7 @@ class EngineThreads:
         self._cores = cores
 
     def share(self, sequences: Mapping[int, int]) -> None:
-        """Engines have so many sequences now."""
+        """Share the cores; `sequences` has the number of sequences by engine."""
         if self._cores is None:
             return
         busy = [engine.index for engine in self._engines if sequences[engine.index] > 0]

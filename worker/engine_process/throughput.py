@@ -1,4 +1,4 @@
-"""Tokens a worker generated lately, in all and by engine."""
+"""Tokens that a worker generated recently, in total and by engine."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection
@@ -8,27 +8,28 @@ _BALANCE_WINDOW_S = 60.0
 
 
 class Throughput:
-    """Args:
-    clock: seconds, monotonic.
+    """
+    Args:
+        clock: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._recent: deque[tuple[float, int, int]] = deque()  # when, engine, tokens
+        self._recent: deque[tuple[float, int, int]] = deque()  # time, engine, tokens
 
     def add(self, engine: int, tokens: int) -> None:
         self._recent.append((self._clock(), engine, tokens))
         self._forget_old()
 
     def tokens_per_s(self) -> float:
-        """Over the last few seconds."""
+        """Return the rate over the last five seconds."""
         self._forget_old()
         since = self._clock() - _RATE_WINDOW_S
         return round(sum(count for at, _, count in self._recent if at >= since) / _RATE_WINDOW_S, 1)
 
     def balance(self, engines: Collection[int]) -> float:
-        """How evenly these engines shared the tokens of the last minute: Jain's fairness index,
-        1 when all had the same, 1 / engines when one had all."""
+        """Return how evenly these engines shared the tokens of the last minute: Jain's fairness
+        index, 1 if all generated the same number, 1 / engines if one generated all of them."""
         self._forget_old()
         tokens: Counter[int] = Counter()
         for _, engine, count in self._recent:

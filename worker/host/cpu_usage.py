@@ -1,33 +1,33 @@
-"""How many cores processes keep busy."""
+"""CPU usage of processes, in cores."""
 
 import time
 
 import psutil
 
+_MIN_INTERVAL_S = 0.5
+
 
 class CpuUsage:
-    """Compares with the last time it was asked; a report a second is how it is meant."""
+    """Measures between calls; meant to be called about once a second."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[float, float, float]] = {}  # by process: when, CPU time, cores
+        self._samples: dict[int, tuple[float, float, float]] = {}  # pid: time, CPU time, cores
 
     def cores(self, pid: int | None) -> float:
-        """Of one process since it was last asked for; 0 where it is gone or new."""
+        """Return the cores that a process kept busy since the previous call for it; 0 if the
+        process is new or gone."""
         if pid is None:
             return 0.0
         try:
             times = psutil.Process(pid).cpu_times()
         except psutil.Error:
-            self._seen.pop(pid, None)
+            self._samples.pop(pid, None)
             return 0.0
         now, used_s = time.monotonic(), times.user + times.system
-        at, before_s, cores = self._seen.get(pid, (now, used_s, 0.0))
-        if now - at >= _LEAST_INTERVAL_S:
+        at, before_s, cores = self._samples.get(pid, (now, used_s, 0.0))
+        if now - at >= _MIN_INTERVAL_S:
             cores = round(max(0.0, used_s - before_s) / (now - at), 2)
-        elif pid in self._seen:
+        elif pid in self._samples:
             return cores
-        self._seen[pid] = now, used_s, cores
+        self._samples[pid] = now, used_s, cores
         return cores
-
-
-_LEAST_INTERVAL_S = 0.5

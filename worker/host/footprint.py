@@ -1,4 +1,4 @@
-"""What a process really takes of the machine's memory."""
+"""The memory footprint of a process."""
 
 import ctypes
 import functools
@@ -21,9 +21,11 @@ class _Usage(ctypes.Structure):
 
 
 def footprint_bytes(pids: Iterable[int]) -> int:
-    """Of some processes together; dead ones count nothing. On a Mac the physical footprint, as
-    Activity Monitor shows it: resident memory leaves out Metal's buffers. Elsewhere resident
-    memory."""
+    """Return the memory that processes take together; a dead process counts 0.
+
+    On a Mac this is the physical footprint, as Activity Monitor shows it, since resident memory
+    omits Metal's buffers. Elsewhere it is resident memory.
+    """
     return sum(map(_physical if sys.platform == "darwin" else _resident, pids))
 
 

@@ -1,4 +1,4 @@
-"""What the agent knows of its machine without MLX."""
+"""The hardware of this machine, as far as it is known without MLX."""
 
 import contextlib
 import math
@@ -19,12 +19,12 @@ from shared.settings.overrides import Machine
 
 _CUDA_PACKAGES = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
 _NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
-"""Of a driver: on a PC, on Jetson, under WSL2."""
+"""Device files of an NVIDIA driver: on a PC, on Jetson, under WSL2."""
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def hardware(device: str = "", accelerator: str = "") -> Hardware:
-    """This machine; `device` and `accelerator` as an engine found them."""
+    """Describe this machine; `device` and `accelerator` as an engine reported them."""
     return Hardware(
         chip=device or _chip(),
         accelerator=accelerator,
@@ -35,19 +35,19 @@ def hardware(device: str = "", accelerator: str = "") -> Hardware:
 
 
 def this_machine(worker: WorkerId, labels: Mapping[str, str]) -> Machine:
-    """What overrides go by."""
-    own = hardware()
-    return Machine(worker, labels, own.chip, own.memory_bytes)
+    """Return what the overrides of cluster.yaml match against."""
+    found = hardware()
+    return Machine(worker, labels, found.chip, found.memory_bytes)
 
 
 @cache
 def _chip() -> str:
-    """As the system calls it."""
+    """Return the system's name of the CPU."""
     name = ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if sys.platform == "darwin":
-            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            name = subprocess.run(asked, capture_output=True, text=True, timeout=5).stdout
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            name = subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
         else:
             lines = Path("/proc/cpuinfo").read_text().splitlines()
             name = next((line for line in lines if line.startswith("model name")), "")
@@ -55,14 +55,15 @@ def _chip() -> str:
 
 
 def available_cores() -> int:
-    """The cores this process may use; in a container, as many as its quota is worth."""
+    """Return the number of cores that this process may use; in a container, its CPU quota."""
     if sys.platform == "linux":
         return min(len(os.sched_getaffinity(0)), _quota_cores())
     return os.cpu_count() or 1
 
 
 def _quota_cores() -> int:
-    """Of the control group; all where it has no quota. See the kernel's cgroup-v2, `cpu.max`."""
+    """Return the CPU quota of the control group, rounded up; all cores without a quota. See
+    `cpu.max` in the kernel's documentation of cgroup v2."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = _QUOTA.read_text().split()
         return max(1, math.ceil(int(quota) / int(period)))
@@ -70,7 +71,8 @@ def _quota_cores() -> int:
 
 
 def accelerator() -> str:
-    """The kind of GPU that MLX will find here: metal, cuda or none (empty); without loading MLX."""
+    """Return the kind of GPU that MLX will use: metal, cuda, or empty for none. Does not load
+    MLX."""
     if sys.platform == "darwin":
         return "metal" if platform.machine() == "arm64" else ""
     has_driver = any(Path(device).exists() for device in _NVIDIA_DEVICES)
@@ -86,7 +88,8 @@ def _is_installed(package: str) -> bool:
 
 
 def environment_with_threads(threads: int) -> dict[str, str]:
-    """For a child that computes: to be set before OpenBLAS loads, whose own default makes several
-    processes slow each other to a crawl."""
+    """Return the environment of a compute process. The variables must be set before OpenBLAS
+    loads; with its default, all cores per process, several processes slow each other down
+    severely."""
     count = str(threads)
     return {**os.environ, "OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count}

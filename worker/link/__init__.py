@@ -1,1 +1,2 @@
-"""What agent and engine say to each other over their socket pair."""
+"""The protocol between agent and engine: orders and facts over a socket pair, and the activity
+record in shared memory."""

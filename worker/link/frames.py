@@ -8,30 +8,25 @@ import orjson
 
 from shared.errors import DecodeError
 from shared.messages.structured import Structure
-from worker.link.messages import (
+from worker.link.facts import (
     BatchMeasured,
-    Calling,
     CallPiece,
     EngineMeasured,
     Fact,
     KVMemoryMeasured,
-    Order,
     Output,
-    Prefetch,
-    Sampling,
-    SentCharacters,
     SequenceMeasured,
     SequencesMeasured,
     StepCompleted,
-    Submit,
 )
+from worker.link.orders import Calling, Order, Prefetch, Sampling, SentCharacters, Submit
 
 HEADER = struct.Struct(">I")
 EXIT_AGENT_GONE = 3
-"""How an engine exits that cannot read its agent's orders, or reach it any more."""
+"""Exit status of an engine that cannot read its agent's orders, or has lost its agent."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 BACKLOG_LIMIT_BYTES = 8 * 1024 * 1024
-"""With more than this unread on the other side, the engine pauses decoding."""
+"""Above this many unread bytes on the agent's side, the engine pauses decoding."""
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Order), *get_args(Fact))}
 
@@ -42,10 +37,10 @@ def encode_frame(message: Order | Fact) -> bytes:
 
 
 def decode_body(body: bytes) -> Order | Fact:
-    """The message in a frame, without its four bytes of length.
+    """Decode the body of a frame: the bytes after the header.
 
     Raises:
-        DecodeError: the bytes are no message of this link.
+        DecodeError: the bytes are not a message of this protocol.
     """
     try:
         name, fields = orjson.loads(body)
@@ -63,7 +58,7 @@ def decode_body(body: bytes) -> Order | Fact:
             fields["texts"] = [SequenceMeasured(**text) for text in fields["texts"]]
         message = kind(**fields)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise DecodeError(f"no message of the engine link: {error!r}", body) from None
+        raise DecodeError(f"not a message of the engine link: {error!r}", body) from None
     assert is_dataclass(message)
     return message  # type: ignore[return-value]
 
@@ -84,15 +79,17 @@ def _output(output: dict[str, Any]) -> Output:
 
 
 def frame_length(header: bytes) -> int:
-    """The number of bytes that follow a header.
+    """Return the number of bytes that follow a header.
 
     Raises:
-        DecodeError: it is no header, or announces more than `MAX_FRAME_BYTES`: the stream is
-            not ours, or broken.
+        DecodeError: the header has a wrong size, or announces more than `MAX_FRAME_BYTES`: the
+            stream is corrupt.
     """
     if len(header) != HEADER.size:
         raise DecodeError(f"a header has {HEADER.size} bytes, not {len(header)}", header)
     (length,) = HEADER.unpack(header)
     if length > MAX_FRAME_BYTES:
-        raise DecodeError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}", header)
+        raise DecodeError(
+            f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}", header
+        )
     return int(length)

@@ -1,1 +1,1 @@
-"""Memory limits of a worker, and what happens when it exceeds them."""
+"""Memory limits of a worker, and what it gives up when it exceeds them."""

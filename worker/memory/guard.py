@@ -1,8 +1,9 @@
-"""Watches what this worker holds, and has its engines give back when that is too much.
+"""Watches the memory footprint of this worker and relieves memory pressure.
 
-What is given up, in this order: memory that the engines keep for later and idle models, new
-requests of low priority, all new requests, and then sequences that run: the lowest priority
-first, the youngest of it first. Those wait and go on where they were. Nothing is cut short.
+In this order: MLX's cached buffers are released and idle models unloaded, new requests of low
+priority are rejected, all new requests are rejected, and running sequences are preempted: those of
+the lowest priority first, the youngest among them first. Preempted sequences wait and continue
+where they stopped. No answer is truncated.
 """
 
 import logging
@@ -17,21 +18,22 @@ from shared.messages.worker_report import MemoryPressure, MemoryStatus, refuses
 from shared.settings.worker import ResourceLimitsSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.footprint import footprint_bytes
-from worker.link.messages import LimitMemory
+from worker.link.orders import LimitMemory
 from worker.memory.limits import MemoryLimits, MemoryReading, kv_allowances, limits_of, pressure_of
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 1.0
-"""Soft pressure that lasts no longer is that of a long prompt: no model goes for it."""
+"""Soft pressure that does not last longer comes from a long prompt: no model is unloaded for it."""
 _EVICTION_INTERVAL_S = 2.0
-_GIVE_BACK_INTERVAL_S = 2.0
+_RELEASE_INTERVAL_S = 2.0
 _MIN_REPORTED_CHANGE = 0.02
 
 
 class MemoryGuard:
-    """Args:
-    engines: all of this worker; the list may still grow.
+    """
+    Args:
+        engines: all engines of this worker; the list may still grow.
 
     Attributes:
         pressure: as of the last `check`.
@@ -43,18 +45,18 @@ class MemoryGuard:
         self._engines = engines
         self.pressure: MemoryPressure = "none"
         self._evictions = self._refusals = 0
-        self._evicted_at = self._gave_back_at = 0.0
+        self._evicted_at = self._released_at = 0.0
         self._pressed_since = time.monotonic()
-        self._told: dict[int | None, int] = {}  # by process: what its KV caches may take
+        self._sent_limits: dict[int | None, int] = {}  # of KV caches, by process
         self._reading = self._read()
         self.limits: MemoryLimits = limits_of(settings, self._reading)
 
     def configure(self, settings: ResourceLimitsSettings) -> None:
-        """Hold other limits from the next `check` on."""
+        """Apply other limits from the next `check` on."""
         self._settings = settings
 
     def check(self) -> None:
-        """Measure."""
+        """Measure memory, and update limits and pressure."""
         self._reading = self._read()
         self.limits = limits_of(self._settings, self._reading)
         if not self._settings.enabled:
@@ -65,56 +67,57 @@ class MemoryGuard:
             self._pressed_since = time.monotonic()
         if self.pressure != before:
             logger.warning(
-                "memory pressure: %s; this worker holds %.2f GB, its limits are %.2f and %.2f GB",
+                "memory pressure: %s; this worker uses %.2f GB, its limits are %.2f GB (soft) and "
+                "%.2f GB (hard)",
                 self.pressure, self._reading.own_bytes / 1e9, self.limits.soft_bytes / 1e9,
                 self.limits.hard_bytes / 1e9,
             )  # fmt: skip
 
     @property
     def most_bytes(self) -> int:
-        """What this worker may take in all without pressure."""
+        """What this worker may use in total without pressure."""
         return self.limits.soft_bytes if self._settings.enabled else self._reading.total_bytes
 
     @property
     def free_bytes(self) -> int:
-        """What may be taken besides; negative when there is too much already."""
-        return self.most_bytes - self._reading.own_bytes + self._spare_bytes + self._lent_bytes
+        """What may be allocated in addition; negative if the worker uses too much already."""
+        return self.most_bytes - self._reading.own_bytes + self._spare_bytes + self._cached_kv_bytes
 
     def refusal(self, level: Priority) -> str | None:
-        """Why a new request is not taken now; None where it is."""
+        """Return why a new request is rejected now, or None; counts the rejection."""
         if not refuses(self.pressure, level):
             return None
         self.refused()
-        which = "everything new" if self.pressure == "hard" else "low priority"
+        which = "all new requests" if self.pressure == "hard" else "requests of low priority"
         return (
-            f"memory is short, {which} is refused: {self._reading.own_bytes / 1e9:.2f} GB are "
-            f"held, the limits are {self.limits.soft_bytes / 1e9:.2f} GB (soft) and "
+            f"memory is short, {which} are rejected: {self._reading.own_bytes / 1e9:.2f} GB are "
+            f"in use, the limits are {self.limits.soft_bytes / 1e9:.2f} GB (soft) and "
             f"{self.limits.hard_bytes / 1e9:.2f} GB (hard)"
         )
 
     def refused(self) -> None:
-        """Something was not taken because memory is short."""
+        """Count a request or model that was rejected because memory is short."""
         self._refusals += 1
 
     def evicted(self) -> None:
-        """A model went because memory is short."""
+        """Count a model that was unloaded because memory is short."""
         self._evictions += 1
 
     def relieve(self, evict: Callable[[], bool]) -> None:
-        """Do what the pressure asks for; call it after each `check`.
+        """Relieve the pressure; call it after each `check`.
 
         Args:
-            evict: has the next idle model go; False when there is none.
+            evict: unloads the next idle model; returns False if there is none.
         """
         if not self._settings.enabled:
             return
         now = time.monotonic()
-        gives_back = self.pressure != "none" and now - self._gave_back_at > _GIVE_BACK_INTERVAL_S
-        if gives_back:
-            self._gave_back_at = now
-        self._limit_engines(gives_back)
+        release = self.pressure != "none" and now - self._released_at > _RELEASE_INTERVAL_S
+        if release:
+            self._released_at = now
+        self._limit_engines(release)
         lasts = self.pressure == "hard" or now - self._pressed_since > _PATIENCE_S
-        # What one gave back is seen a moment later: not all go at once.
+        # The memory of an unloaded model is measured a moment later: do not unload all at once.
         waited = now - self._evicted_at > _EVICTION_INTERVAL_S
         if self.pressure != "none" and lasts and waited and evict():
             self._evicted_at = now
@@ -131,7 +134,7 @@ class MemoryGuard:
             refusals=self._refusals,
         )
 
-    def _limit_engines(self, gives_back: bool) -> None:
+    def _limit_engines(self, release: bool) -> None:
         running = [engine for engine in self._engines if engine.state == "running"]
         held = [
             engine.measured.kv_bytes + engine.measured.kv_memory.memory_bytes for engine in running
@@ -139,21 +142,22 @@ class MemoryGuard:
         own = self._reading.own_bytes
         allowances = kv_allowances(self.limits, own, held, self._spare_bytes)
         for engine, allowed in zip(running, allowances, strict=True):
-            told = self._told.get(engine.pid)
-            changed = told is None or abs(allowed - told) > _MIN_REPORTED_CHANGE * max(
-                told, allowed
+            sent = self._sent_limits.get(engine.pid)
+            changed = sent is None or abs(allowed - sent) > _MIN_REPORTED_CHANGE * max(
+                sent, allowed
             )
-            if gives_back or changed:
-                self._told[engine.pid] = allowed
-                engine.send(LimitMemory(allowed, requeue=gives_back))
+            if release or changed:
+                self._sent_limits[engine.pid] = allowed
+                engine.send(LimitMemory(allowed, requeue=release))
 
     @property
     def _spare_bytes(self) -> int:
+        """MLX's cached buffers, which engines can release."""
         return sum(engine.measured.cache_memory_bytes for engine in self._engines)
 
     @property
-    def _lent_bytes(self) -> int:
-        """What is kept of texts: it goes as soon as somebody needs the room."""
+    def _cached_kv_bytes(self) -> int:
+        """Cached blocks in memory: they are evicted as soon as the memory is needed."""
         return sum(engine.measured.kv_memory.memory_bytes for engine in self._engines)
 
     def _read(self) -> MemoryReading:
@@ -168,7 +172,8 @@ class MemoryGuard:
 
 
 def engine_bytes(engine: EngineProcess) -> int:
-    """Where a footprint omits the device's buffers (CUDA), MLX's own count is the larger."""
+    """Return the memory that an engine takes: the larger of its footprint and MLX's own count,
+    since a footprint may omit the device's buffers (CUDA)."""
     footprint = footprint_bytes([engine.pid]) if engine.pid else 0
     measured = engine.measured
     return max(footprint, measured.active_memory_bytes + measured.cache_memory_bytes)

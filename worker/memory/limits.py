@@ -1,4 +1,4 @@
-"""How much memory this worker may take, and how hard it presses against that. Decides only."""
+"""Memory limits of a worker and its memory pressure: pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,22 +8,23 @@ from shared.settings.worker import ResourceLimitsSettings
 
 MB = 1_000_000
 _RESERVE_SHARE = 0.05
-_MOST_RESERVE_BYTES = 2_000 * MB
+_MAX_RESERVE_BYTES = 2_000 * MB
 _SOFT_SHARE = 0.9
 _SHARE_FOR_COPIES = 0.5
 _RELIEVED_SHARE = 0.95
-"""Pressure ends below so much of the limit that brought it, not at once: or it would flicker."""
+"""Pressure ends below this share of the limit that caused it: hysteresis, so that the pressure does
+not flicker."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """What was measured just now.
+    """A measurement of memory.
 
     Attributes:
-        own_bytes: of the agent and its engines, on a Mac with Metal's buffers.
-        available_bytes: what the machine could hand out besides.
-        total_bytes: of the machine.
-        device_bytes: what the accelerator recommends as its working set; without one `total_bytes`.
+        own_bytes: footprint of the agent and its engines, on a Mac with Metal's buffers.
+        available_bytes: what the machine could allocate on top of that.
+        total_bytes: memory of the machine.
+        device_bytes: the working set that the accelerator recommends; `total_bytes` without one.
     """
 
     own_bytes: int
@@ -34,18 +35,18 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Above `soft_bytes` idle models go and low priority waits outside; above `hard_bytes`
-    nothing new comes and sequences give way."""
+    """Above `soft_bytes`, idle models are unloaded and requests of low priority are rejected; above
+    `hard_bytes`, all new requests are rejected and sequences are preempted."""
 
     soft_bytes: int
     hard_bytes: int
 
 
 def limits_of(settings: ResourceLimitsSettings, reading: MemoryReading) -> MemoryLimits:
-    """The hard limit is the least of what is configured, what the device recommends, and what is
-    held and could be had, less a reserve for the rest of the machine. The soft one is as
-    configured, or a little below."""
-    reserve = min(_MOST_RESERVE_BYTES, int(_RESERVE_SHARE * reading.total_bytes))
+    """Compute the limits. The hard limit is the minimum of the configured limit, the device's
+    recommendation, and used plus available memory less a reserve for the rest of the machine. The
+    soft limit is as configured, by default nine tenths of the hard one, and never above it."""
+    reserve = min(_MAX_RESERVE_BYTES, int(_RESERVE_SHARE * reading.total_bytes))
     hard = min(reading.device_bytes, reading.own_bytes + reading.available_bytes - reserve)
     if settings.critical_memory_mb is not None:
         hard = min(hard, settings.critical_memory_mb * MB)
@@ -57,7 +58,7 @@ def limits_of(settings: ResourceLimitsSettings, reading: MemoryReading) -> Memor
 
 
 def pressure_of(limits: MemoryLimits, own_bytes: int, before: MemoryPressure) -> MemoryPressure:
-    """Where a worker stands that holds so much."""
+    """Return the pressure at a footprint of `own_bytes`; `before` is the previous pressure."""
 
     def above(limit: int, was_above: bool) -> bool:
         return own_bytes > (limit * _RELIEVED_SHARE if was_above else limit)
@@ -70,13 +71,13 @@ def pressure_of(limits: MemoryLimits, own_bytes: int, before: MemoryPressure) ->
 def kv_allowances(
     limits: MemoryLimits, own_bytes: int, held_bytes: Sequence[int], spare_bytes: int
 ) -> list[int]:
-    """What the KV caches of each engine may take, so that all stays between the two limits: so
-    far nothing has to give way, and running sequences have room to grow.
+    """Return how many bytes the KV caches of each engine may take, so that the worker stays midway
+    between its two limits: running sequences can grow, and none is preempted yet.
 
     Args:
-        own_bytes: of the whole worker.
-        held_bytes: by the KV caches of each engine now.
-        spare_bytes: of the own ones those that the engines keep for later and can give back.
+        own_bytes: footprint of the whole worker.
+        held_bytes: what the KV caches of each engine take now.
+        spare_bytes: the part of `own_bytes` that MLX caches in the engines and can release.
     """
     held = sum(held_bytes)
     others = own_bytes - held - spare_bytes
@@ -88,11 +89,12 @@ def kv_allowances(
 
 
 def affordable_copies(free_bytes: int, copy_bytes: int, most: int) -> int:
-    """Into how many engines something is loaded: the copies beyond the first may take half of what
-    that one leaves, so that KV caches have the other half.
+    """Return the number of engines that load a model: the copies beyond the first may take half of
+    the memory that the first one leaves free, so that KV caches have the other half.
 
     Args:
-        free_bytes: without any copy.
+        free_bytes: free memory before any copy is loaded.
+        most: maximum number of copies.
     """
     spare = _SHARE_FOR_COPIES * max(0, free_bytes - copy_bytes)
     return max(1, min(most, 1 + int(spare // max(1, copy_bytes))))

@@ -17,7 +17,7 @@ from shared.messages.model_status import (
 )
 from shared.settings.models import ModelSource
 from shared.settings.tree import ClusterSettings
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 
 _PART_OF_LOADING = 0.1
 """Share of the progress from a hub to being warm: reading from disk is much faster than a download.

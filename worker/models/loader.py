@@ -14,15 +14,9 @@ from shared.ids import ModelId
 from shared.messages.model_status import ModelState
 from shared.settings.worker import ModelLoadingSettings
 from worker.engine_process.process import EngineProcess
-from worker.link.messages import (
-    Fact,
-    ModelFailed,
-    ModelLoaded,
-    SequenceRejected,
-    StepCompleted,
-    UnloadModel,
-)
-from worker.link.messages import ModelLoading as ModelIsLoading
+from worker.link.facts import Fact, ModelFailed, ModelLoaded, SequenceRejected, StepCompleted
+from worker.link.facts import ModelLoading as ModelIsLoading
+from worker.link.orders import UnloadModel
 from worker.models.catalogue import Model, ModelCatalogue
 from worker.models.crash_history import CrashHistory
 from worker.models.deferred_loads import DeferredLoads

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from shared.ids import ModelId
 from worker.engine_process.process import EngineProcess
-from worker.link.messages import Sampling, Submit
+from worker.link.orders import Sampling, Submit
 from worker.models.catalogue import Model
 
 _SMOKE_TEST_TOKENS = 3

@@ -1,4 +1,4 @@
-"""The prompts of one request: how large they are, and how much of them is still to be computed."""
+"""The prompts of one request: their size, and how much of them is still to be prefilled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from shared.messages.request import InferenceRequest
 
 @dataclass(slots=True)
 class RequestPrompt:
-    """One prompt, first as it came and then as the engine tells of it.
+    """One prompt, first as received and then as the engine reports it.
 
     Attributes:
-        text_bytes: in UTF-8; 0 where it came as token ids.
-        id_tokens: 0 where it came as text.
-        tokens: as the engine counted them; 0 while it has not.
-        cached_tokens: those that were kept.
-        left_tokens: those that are still to be computed; None before the engine has begun.
+        text_bytes: size of the text in UTF-8; 0 if the prompt was received as token ids.
+        id_tokens: number of token ids received; 0 if the prompt was received as text.
+        tokens: number of tokens that the engine counted; 0 before that.
+        cached_tokens: tokens that were in KV memory.
+        left_tokens: tokens still to be prefilled; None before prefill begins.
     """
 
     text_bytes: int = 0
@@ -26,27 +26,27 @@ class RequestPrompt:
     cached_tokens: int = 0
     left_tokens: int | None = None
 
-    def restored(self, tokens: int) -> None:
-        """So many first tokens were kept."""
+    def restore(self, tokens: int) -> None:
+        """Record that the first `tokens` tokens were in KV memory."""
         self.cached_tokens = min(tokens, self.tokens)
         if self.left_tokens is None:
             self.left_tokens = self.tokens - self.cached_tokens
 
     def expected_left_tokens(self, speed: ModelSpeed) -> float:
-        """As far as can be said: before it begins, what was kept of others tells how much will
-        be kept of it."""
+        """Estimate the tokens still to be prefilled; before prefill begins, from the share of
+        other prompts that was not cached."""
         if self.left_tokens is not None:
             return self.left_tokens
         return self.expected_tokens(speed) * speed.prefill_share
 
     def expected_tokens(self, speed: ModelSpeed) -> float:
-        """How long it is, as far as can be said."""
+        """Estimate the length of the prompt."""
         bytes_per_token = speed.bytes_per_token or TYPICAL_BYTES_PER_TOKEN
         return self.tokens or self.id_tokens or self.text_bytes / bytes_per_token
 
 
 def request_prompts(request: InferenceRequest, messages: Sequence[Turn]) -> list[RequestPrompt]:
-    """Those of a request, of which the model reads these messages, if any."""
+    """Return the prompts of a request: one of `messages`, or those that it has instead."""
     if not request.prompts:
         return [RequestPrompt(request.text_bytes(messages))]
     return [

@@ -1,4 +1,4 @@
-"""The requests of this worker: those that are here, and those that ended not long ago."""
+"""The requests of this worker: those that wait or run, and those that ended recently."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 from shared.ids import ModelId
 from shared.messages.request_events import RequestFailed
-from worker.requests.active_request import ActiveRequest, RequestChoice, RequestKey
+from worker.requests.active_request import ActiveRequest, RequestKey
+from worker.requests.choice import RequestChoice
 
-_KEPT_AFTER_END_S = 30.0
+_RETENTION_S = 30.0
 
 
 class RequeuedRequest(NamedTuple):
-    """A request that its owner got back, with what it was told, on the monotonic clock."""
+    """A request that was sent back to the leader, with the event that did so; `at` is on the
+    monotonic clock."""
 
     request: ActiveRequest
     event: RequestFailed
@@ -20,40 +22,40 @@ class RequeuedRequest(NamedTuple):
 
 
 class RequestTable:
-    """By the client's id of a request, and by the engine's number of a sequence."""
+    """Finds requests by client and request id, and by sequence number."""
 
     def __init__(self) -> None:
         self._present: dict[RequestKey, ActiveRequest] = {}
         self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
         self._by_sequence: dict[int, tuple[ActiveRequest, RequestChoice]] = {}
-        self._left: dict[int, ActiveRequest] = {}  # those that are in `_ended`
-        self._requeued: dict[RequestKey, RequeuedRequest] = {}  # likewise
+        self._ended_by_sequence: dict[int, ActiveRequest] = {}
+        self._requeued: dict[RequestKey, RequeuedRequest] = {}  # in the order of their ends
 
     def __len__(self) -> int:
         return len(self._present)
 
     def __iter__(self) -> Iterator[ActiveRequest]:
-        """Those that are here now; they may leave meanwhile."""
+        """Iterate over a copy of the present requests; they may end meanwhile."""
         return iter(list(self._present.values()))
 
     def get(self, key: RequestKey) -> ActiveRequest | None:
-        """A request that waits or runs here."""
+        """Return a request that waits or runs here."""
         return self._present.get(key)
 
     def find(self, key: RequestKey) -> ActiveRequest | None:
-        """A request that is here, or ended here not long ago."""
+        """Return a request that waits or runs here, or ended here recently."""
         return self._present.get(key) or self._ended.get(key)
 
     def by_model(self) -> Counter[ModelId]:
-        """How many requests are here for each model."""
+        """Return the number of present requests by model."""
         return Counter(request.model for request in self._present.values())
 
     def add(self, request: ActiveRequest) -> None:
         self._present[request.key] = request
 
     def end(self, request: ActiveRequest) -> bool:
-        """It is here no longer; one that has a terminal message is kept for a while, for those
-        who ask for it again. False when it was not here."""
+        """Remove a present request. One with a terminal message is retained for resends. Returns
+        whether the request was present."""
         was_here = self._present.get(request.key) is request  # and not a later attempt of it
         if was_here:
             del self._present[request.key]
@@ -61,87 +63,84 @@ class RequestTable:
             if (other := self._ended.get(request.key)) is not None:
                 self.forget(other)
             self._ended[request.key] = request
-            self._left |= {choice.sequence: request for choice in request.choices}
+            self._ended_by_sequence |= {choice.sequence: request for choice in request.choices}
         return was_here
 
     def forget(self, request: ActiveRequest) -> None:
-        """Nobody may ask for it again."""
+        """Forget an ended request: it cannot be resent any more."""
         if self._ended.get(request.key) is request:
             del self._ended[request.key]
         for choice in request.choices:
-            self._left.pop(choice.sequence, None)
+            self._ended_by_sequence.pop(choice.sequence, None)
 
     @property
     def ended(self) -> list[ActiveRequest]:
-        """Those that ended not long ago, and whose client was told."""
+        """The requests that ended recently with a terminal message."""
         return list(self._ended.values())
 
     @property
     def recent(self) -> list[ActiveRequest]:
-        """All that are here, or left not long ago."""
-        back = [each.request for each in self._requeued.values()]
-        return [*self._present.values(), *back, *self._ended.values()]
+        """All requests that are present, or were requeued or ended recently."""
+        requeued = [entry.request for entry in self._requeued.values()]
+        return [*self._present.values(), *requeued, *self._ended.values()]
 
     def of_attempt(self, key: RequestKey, attempt: int) -> ActiveRequest | None:
-        """One attempt of a request that is here, or went back to the leader not long ago."""
-        back = self._requeued.get(key)
-        for request in (self._present.get(key), back and back.request):
+        """Return one attempt of a request that is present, or was requeued recently."""
+        requeued = self._requeued.get(key)
+        for request in (self._present.get(key), requeued and requeued.request):
             if request is not None and request.dispatch.attempt == attempt:
                 return request
         return None
 
-    # Given back.
+    # Requeued.
 
     @property
     def requeued(self) -> list[RequeuedRequest]:
-        """Those that went back to their owner not long ago."""
+        """The requests that were requeued recently."""
         return list(self._requeued.values())
 
     def requeue(self, request: ActiveRequest, event: RequestFailed, now: float) -> None:
-        """Remember that it went back to its owner: who is gone, perhaps."""
+        """Remember a request that was sent back to its owner, who may be dead by now."""
         self._requeued.pop(request.key, None)
         self._requeued[request.key] = RequeuedRequest(request, event, now)
 
-    def take_requeued(self, key: RequestKey) -> RequeuedRequest | None:
-        """One of them, which is forgotten then."""
-        return self._requeued.pop(key, None)
-
-    def forget_requeued(self, key: RequestKey, attempt: int) -> None:
-        """Its owner has seen that an attempt, or any if that is -1, came back."""
-        known = self._requeued.get(key)
-        if known is not None and attempt in (-1, known.request.dispatch.attempt):
+    def forget_requeued(self, key: RequestKey, attempt: int = -1) -> None:
+        """Forget a requeued attempt, or any attempt if that is -1: its owner has received it."""
+        requeued = self._requeued.get(key)
+        if requeued is not None and attempt in (-1, requeued.request.dispatch.attempt):
             del self._requeued[key]
 
     def forget_old(self, now: float) -> None:
-        """Forget those that ended, or went back, long ago."""
-        for key, each in list(self._requeued.items()):
-            if now - each.at > _KEPT_AFTER_END_S:
+        """Forget the requests whose retention is over."""
+        for key, requeued in list(self._requeued.items()):
+            if now - requeued.at > _RETENTION_S:
                 del self._requeued[key]
         for request in list(self._ended.values()):
-            if now - request.ended_at <= _KEPT_AFTER_END_S:
+            if now - request.ended_at <= _RETENTION_S:
                 return
             self.forget(request)
 
     # Sequences in engines.
 
     def enter_engine(self, request: ActiveRequest) -> None:
-        """Its sequences are going to an engine."""
+        """Record that the sequences of a request are sent to an engine."""
         for choice in request.choices:
             self._by_sequence[choice.sequence] = (request, choice)
 
     def of_sequence(self, sequence: int) -> tuple[ActiveRequest, RequestChoice] | None:
-        """Whose answer a sequence of an engine is, while it is in there."""
+        """Return the request and choice of a sequence that is in an engine."""
         return self._by_sequence.get(sequence)
 
     def by_first_choice(self, sequence: int) -> ActiveRequest | None:
-        """Whose first answer a sequence is, or was not long ago."""
+        """Return the request whose first choice a sequence is; also if it ended recently."""
         present = self._by_sequence.get(sequence)
-        request = present[0] if present is not None else self._left.get(sequence)
+        request = present[0] if present is not None else self._ended_by_sequence.get(sequence)
         if request is None or request.choices[0].sequence != sequence:
             return None
         return request
 
     def leave_engine(self, choice: RequestChoice) -> ActiveRequest | None:
-        """Its sequence is in no engine any more; whose it was, None when it was in none."""
+        """Remove the sequence of a choice from its engine; returns its request, None if it was in
+        no engine."""
         request, _ = self._by_sequence.pop(choice.sequence, (None, None))
         return request

@@ -1,1 +1,1 @@
-"""The queue of a worker: admission, engine selection, prefetch, crash attribution."""
+"""The scheduler of a worker: queue, admission, engine selection, prefetch, crash attribution."""

@@ -1,4 +1,4 @@
-"""From the queue to an engine: who is next, and where it goes."""
+"""Admission: which request leaves the queue next, and which engine gets it."""
 
 import time
 from collections import Counter
@@ -27,12 +27,12 @@ from worker.scheduling.queue_statistics import QueueStatistics
 _LEAST_AHEAD = 2
 _SHARE_AHEAD = 4
 _PATIENCE_S = 10.0
-_PREFETCHED = 2
-"""So many of those who wait an engine is told of."""
+_MAX_PREFETCHES = 2
+"""Maximum number of queued requests for which one engine prefetches."""
 
 
 class _Kind(NamedTuple):
-    """What decides whether there is a slot for a request."""
+    """The properties of a request that decide whether there is a slot for it."""
 
     model: ModelId
     urgent: bool
@@ -45,10 +45,11 @@ def _kind(request: ActiveRequest) -> _Kind:
 
 
 class Admission:
-    """The requests that wait, and the places in engines.
+    """The queue of requests, and the slots of engines.
 
-    An engine gets somewhat more than may decode at once, so that it has the next prompts at
-    hand, and no more than that: here they can still be ordered, dropped and counted.
+    An engine gets slightly more requests than it may decode at once, so that it can prefill the
+    next prompts. All others stay in this queue, where they can still be reordered, dropped and
+    counted.
     """
 
     def __init__(
@@ -69,18 +70,18 @@ class Admission:
             reject_when_full=queue.reject_when_full,
         )
         self._max_wait_s = None if queue.max_wait_ms is None else queue.max_wait_ms / 1000
-        self._figures = QueueStatistics(time.monotonic)
+        self._statistics = QueueStatistics(time.monotonic)
         self._drain = DrainRate(time.monotonic)
-        self._prefixes = PrefixIndex()  # of what runs
+        self._prefixes = PrefixIndex()  # of running requests
         self._engines = engines
-        self._choice = EngineSelection(engines, self._most)
+        self._selection = EngineSelection(engines, self._max_sequences)
         self._threads = EngineThreads(engines, shared_cores(settings.engines))
         self._costs = costs
         self._prefetch_planner = PrefetchPlanner()
         self._quarantine = Quarantine()
 
     def configure(self, settings: RequestQueueSettings) -> None:
-        """Hold other limits; who waits already stays."""
+        """Apply other limits; requests that wait already stay in the queue."""
         self._queue.configure(
             settings.max_depth,
             promote_after_s=settings.promote_after_ms / 1000,
@@ -89,7 +90,7 @@ class Admission:
         self._max_wait_s = None if settings.max_wait_ms is None else settings.max_wait_ms / 1000
 
     def __len__(self) -> int:
-        """Requests that wait."""
+        """Number of queued requests."""
         return len(self._queue)
 
     @property
@@ -101,76 +102,78 @@ class Admission:
 
     def status(self) -> QueueStatus:
         queued = Counter(request.level for request in self._queue)
-        room = {level: self.room(level) for level in PRIORITIES}
-        return self._figures.status(queued, room)
+        capacity = {level: self.capacity(level) for level in PRIORITIES}
+        return self._statistics.status(queued, capacity)
 
-    # Waiting.
+    # Queue.
 
-    def room(self, level: Priority) -> int:
-        """How many more requests of a priority may wait: as many as the queue has places, and,
-        where the waiting time is bounded, as get their turn within it."""
-        places, rate = self._queue.room(level), self._drain.per_s
+    def capacity(self, level: Priority) -> int:
+        """Return how many more requests of a priority may wait: the free entries of the queue, and,
+        if the waiting time is limited, not more than can be admitted in time."""
+        free, rate = self._queue.room(level), self._drain.per_s
         if self._max_wait_s is None or rate is None:
-            return places
+            return free
         in_time = max(1, int(rate * self._max_wait_s))
-        ahead = sum(self._waits_for_a_place(request) for request in self._queue.ahead_of(level))
-        return min(places, max(0, in_time - ahead))
+        ahead = sum(self._waits_for_slot(request) for request in self._queue.ahead_of(level))
+        return min(free, max(0, in_time - ahead))
 
     def rejects(self, level: Priority) -> bool:
-        """Whether there is no place for one more request of a priority; if so, it is counted."""
-        if self.room(level) > 0:
+        """Whether the queue has no capacity for one more request of a priority; counts the
+        rejection."""
+        if self.capacity(level) > 0:
             return False
-        self._figures.rejected(level)
+        self._statistics.rejected(level)
         return True
 
     def push(self, request: ActiveRequest) -> ActiveRequest | None:
-        """Have a request wait for which there is room; returns the one of lower priority that
-        had to go for it."""
-        loser = self._queue.push(request, request.received_at)
-        assert loser is not request
-        if loser is not None:
-            self._figures.dropped(loser.level)
-        return loser
+        """Queue a request for which there is capacity; returns the request of lower priority that
+        a full queue dropped for it."""
+        dropped = self._queue.push(request, request.times.received_at)
+        assert dropped is not request
+        if dropped is not None:
+            self._statistics.dropped(dropped.level)
+        return dropped
 
     def retry_after_ms(self) -> int:
-        """When somebody who found no place may come again."""
-        return self._figures.book_retry_ms()
+        """Return when a rejected request may be sent again."""
+        return self._statistics.book_retry_ms()
 
     def promote(self, now: float) -> None:
-        """Have those rise who have waited long."""
-        for risen in self._queue.promote(now):
-            self._figures.promoted(risen.level)
+        """Raise the priority of requests that have waited long."""
+        for promoted in self._queue.promote(now):
+            self._statistics.promoted(promoted.level)
 
     def overdue(self, now: float) -> list[ActiveRequest]:
-        """Those who have waited for a place as long as anybody may, and have to go: counted."""
+        """Return the requests that have waited for a slot for the maximum time, and count them as
+        dropped."""
         if self._max_wait_s is None:
             return []
         since = now - self._max_wait_s
         overdue = [
             request
             for request in self._queue
-            if self._waits_for_a_place(request)
-            and max(request.received_at, self._models[request.model].warm_at) <= since
+            if self._waits_for_slot(request)
+            and max(request.times.received_at, self._models[request.model].warm_at) <= since
         ]
         for request in overdue:
-            self._figures.dropped(request.level)
+            self._statistics.dropped(request.level)
         return overdue
 
     def leave_queue(self, request: ActiveRequest) -> None:
-        """A request ended, maybe before it was admitted."""
+        """Remove a request that ended from the queue, if it was not admitted yet."""
         self._prefetch_planner.forget(request)
         if self._queue.remove(request):
-            self._figures.left()
+            self._statistics.left()
 
-    # Places in engines.
+    # Slots.
 
-    def settle(self, session: SessionKey, engine: int) -> None:
-        """An engine keeps what is kept of a session: it is to go there, if it can."""
-        self._choice.settle(session, engine)
+    def set_home(self, session: SessionKey, engine: int) -> None:
+        """Record that an engine caches a session; its next turn goes there if possible."""
+        self._selection.set_home(session, engine)
 
     def next(self) -> tuple[ActiveRequest, EngineProcess] | None:
-        """Take the request that is next from the queue and give it a place; None where nobody
-        waits, or no place is free for those who do."""
+        """Admit the next request of the queue to an engine; None if no request waits, or no slot
+        is free for those that wait."""
         request = self._queue.pop(self._has_slot, affinity=self._session_affinity)
         if request is None:
             request = self._queue.pop(
@@ -184,61 +187,61 @@ class Admission:
         engine = self._engine_for(request)
         assert engine is not None
         request.admit(engine.index)
-        self._choice.came(engine.index, request.model, len(request.choices), request.session)
-        self._threads.share(self._choice.sequences)
-        self._figures.admitted(request.level, request.wait_s)
+        self._selection.add(engine.index, request.model, len(request.choices), request.session)
+        self._threads.share(self._selection.sequences)
+        self._statistics.admitted(request.level, request.times.wait_s)
         self._prefixes.add(request.prefixes)
-        self._costs.came(request, engine.index)
-        self._prefetch_planner.admitted(request, engine)
-        self._quarantine.came(request)
+        self._costs.on_admitted(request, engine.index)
+        self._prefetch_planner.on_admitted(request, engine)
+        self._quarantine.on_admitted(request)
         return request, engine
 
-    def leave_place(self, engine: int, model: ModelId) -> None:
-        """A sequence left its engine."""
-        self._choice.went(engine, model)
-        self._threads.share(self._choice.sequences)
+    def release_slot(self, engine: int, model: ModelId) -> None:
+        """Release the slot of a sequence that left its engine."""
+        self._selection.remove(engine, model)
+        self._threads.share(self._selection.sequences)
 
-    def forget_prefixes(self, request: ActiveRequest) -> None:
-        """A request that was admitted has ended."""
+    def on_ended(self, request: ActiveRequest) -> None:
+        """Forget an admitted request that has ended."""
         self._prefixes.remove(request.prefixes)
-        self._costs.went(request)
-        self._quarantine.went(request)
+        self._costs.on_ended(request)
+        self._quarantine.on_ended(request)
 
-    # What engines are told of those who wait.
+    # Prefetch.
 
     def prefetch(self) -> None:
-        """Tell engines who will come next, as far as can be said."""
+        """Predict which requests each engine gets next, and have it prefetch for those."""
         ahead: Counter[int] = Counter()
         expected: dict[ActiveRequest, EngineProcess] = {}
         upcoming = self._queue.upcoming(self._is_held, affinity=self._session_affinity)
-        for request in islice(upcoming, _PREFETCHED * len(self._engines)):
-            engine = self._expected(request, ahead)
-            if engine is not None and ahead[engine.index] < _PREFETCHED:
+        for request in islice(upcoming, _MAX_PREFETCHES * len(self._engines)):
+            engine = self._expected_engine(request, ahead)
+            if engine is not None and ahead[engine.index] < _MAX_PREFETCHES:
                 expected[request] = engine
                 ahead[engine.index] += 1
-        self._prefetch_planner.tell(expected)
+        self._prefetch_planner.update(expected)
 
     def on_engine_lost(self, engine: EngineProcess) -> None:
-        """It knows nothing any more of those who wait."""
-        self._prefetch_planner.lost(engine)
+        self._prefetch_planner.on_engine_lost(engine)
 
     def _is_held(self, kind: _Kind) -> bool:
-        """Whether an engine holds the model and has a prompt to compute."""
+        """Whether an engine holds the model, and the request needs prefill."""
         return bool(self._models[kind.model].engines) and not kind.counts_only
 
-    def _expected(self, request: ActiveRequest, ahead: Counter[int]) -> EngineProcess | None:
-        """One that was told of it stays that, while it holds the model."""
+    def _expected_engine(self, request: ActiveRequest, ahead: Counter[int]) -> EngineProcess | None:
+        """Predict the engine of a request; one that prefetches for it already remains the
+        prediction while it holds the model."""
         holders = self._models[request.model].engines
-        told = self._prefetch_planner.engine_of(request)
-        if told is not None and told.index in holders and told.state == "running":
-            return told
-        return self._choice.least_busy(holders, request.session, ahead, self._costs.of(request))
+        engine = self._prefetch_planner.engine_of(request)
+        if engine is not None and engine.index in holders and engine.state == "running":
+            return engine
+        return self._selection.least_busy(holders, request.session, ahead, self._costs.of(request))
 
     def _session_affinity(self, request: ActiveRequest) -> int:
         return self._prefixes.shared(request.prefixes)
 
-    def _waits_for_a_place(self, request: ActiveRequest) -> bool:
-        """And not for its model to be loaded, or for an earlier turn of its session."""
+    def _waits_for_slot(self, request: ActiveRequest) -> bool:
+        """Whether a request waits for a slot, and not for its model to be loaded."""
         return self._models[request.model].state == "warm"
 
     def _is_warm(self, kind: _Kind) -> bool:
@@ -248,8 +251,9 @@ class Admission:
         return self._choose(kind) is not None
 
     def _has_waited_long(self, request: ActiveRequest) -> bool:
-        """So long that it may take the place of a row that decodes: its engine says when."""
-        waited_s = time.monotonic() - request.received_at
+        """Whether a request has waited so long that it may preempt the slot of a decoding row; its
+        engine decides when."""
+        waited_s = time.monotonic() - request.times.received_at
         return waited_s >= _PATIENCE_S
 
     def _has_spare_slot(self, kind: _Kind) -> bool:
@@ -257,7 +261,7 @@ class Admission:
 
     @property
     def _spare_slots(self) -> int:
-        """Of an engine all of whose rows are taken, for those that have waited long."""
+        """Extra sequences of a full engine, for requests that have waited long."""
         return _ahead_of(self._most_rows)
 
     def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
@@ -276,18 +280,18 @@ class Admission:
         *,
         extra: int = 0,
     ) -> EngineProcess | None:
-        """An engine with a slot. Whether there is one depends on the kind alone."""
+        """Return an engine with a slot. Whether there is one depends on the kind alone."""
         if kind.suspect and not self._quarantine.admits(kind.model):
             return None
         holders = self._models[kind.model].engines
         if kind.counts_only:
-            return self._choice.least_busy(holders)
-        return self._choice.choose(
+            return self._selection.least_busy(holders)
+        return self._selection.choose(
             kind.model, holders, session, urgent=kind.urgent, extra=extra, cost=cost
         )
 
-    def _most(self, engine: EngineProcess, model: ModelId, urgent: bool) -> int:
-        """Sequences of a model that an engine may have."""
+    def _max_sequences(self, engine: EngineProcess, model: ModelId, urgent: bool) -> int:
+        """Return how many sequences of a model an engine may have."""
         if urgent:
             return self._most_rows
         limits = (batch.limit for batch in engine.measured.batches if batch.model == model)
@@ -296,6 +300,6 @@ class Admission:
 
 
 def _ahead_of(rows: int) -> int:
-    """How many more an engine gets than may decode at once, so that it has the next prompts at
-    hand."""
+    """Return how many sequences an engine gets beyond those that may decode at once, so that it
+    can prefill the next prompts."""
     return max(_LEAST_AHEAD, rows // _SHARE_AHEAD)

@@ -1,4 +1,4 @@
-"""Laying the death of an engine at a door: a model's, some requests', or nobody's."""
+"""Crash attribution: finds the model or the requests that may have crashed an engine."""
 
 import logging
 import time
@@ -17,73 +17,73 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Blame:
+class _Verdict:
     """
     Attributes:
-        suspects: the requests that may be to blame; None where nobody knows.
-        fails: the model that is.
+        suspects: the requests that may be to blame; None if unknown.
+        failed: the model that is to blame, for `reason`.
     """
 
     suspects: Collection[ActiveRequest] | None = None
-    fails: Model | None = None
-    why: str = ""
+    failed: Model | None = None
+    reason: str = ""
 
 
 class CrashAttribution:
-    """Judges by what a dead engine had written down: `worker.link.activity`."""
+    """Goes by the activity record of the engine: `worker.link.activity`."""
 
     def __init__(self, models: ModelCatalogue, loader: ModelLoader, requests: RequestTable) -> None:
         self._models = models
         self._loader = loader
         self._requests = requests
-        self._found: dict[int, _Blame] = {}  # by engine
+        self._verdicts: dict[int, _Verdict] = {}  # by engine
 
     def explain(self, engine: EngineProcess, end: EngineExit) -> bool:
-        """Find who is to blame for the end of an engine, while its requests are still known as
-        its; whether anybody is. `carry_out` comes then."""
+        """Find what is to blame for the exit of an engine, while its requests are still assigned
+        to it; returns whether a model or a request is. Call `apply` next."""
         work = end.work or end.killed_at
         model = self._models.get(work.model) if work is not None else None
         if work is None or model is None:
-            self._found[engine.index] = _Blame()
+            self._verdicts[engine.index] = _Verdict()
         elif end.work is not None:
-            self._found[engine.index] = self._died(model, work, end.reason)
+            self._verdicts[engine.index] = self._crashed(model, work, end.reason)
             return True
         else:
-            self._found[engine.index] = self._killed(model, work, end.reason)
+            self._verdicts[engine.index] = self._killed(model, work, end.reason)
         return False
 
-    def carry_out(
-        self, engine: EngineProcess, on_it: Collection[ActiveRequest]
+    def apply(
+        self, engine: EngineProcess, running: Collection[ActiveRequest]
     ) -> Collection[ActiveRequest]:
-        """Fail the model that is to blame, if one is; returns the requests that may be. Where
-        nobody knows, they are of those that were on the engine: what has generated there for a
-        while is hardly why it ended, what came just now is."""
-        found = self._found.pop(engine.index, _Blame())
-        if found.fails is not None:
-            self._loader.give_up(found.fails, found.why)
-        if found.suspects is not None:
-            return found.suspects
-        return [request for request in on_it if not request.started] or on_it
+        """Fail the model that is to blame, if any; returns the suspected requests. If nothing is
+        known, those are the requests that ran on the engine and had generated nothing yet, else all
+        of them: a request that has generated for a while is hardly to blame."""
+        verdict = self._verdicts.pop(engine.index, _Verdict())
+        if verdict.failed is not None:
+            self._loader.give_up(verdict.failed, verdict.reason)
+        if verdict.suspects is not None:
+            return verdict.suspects
+        return [request for request in running if not request.started] or running
 
-    def _died(self, model: Model, work: EngineActivity, reason: str) -> _Blame:
+    def _crashed(self, model: Model, work: EngineActivity, reason: str) -> _Verdict:
         numbers = set(work.sequences)
         involved = {
             request.key: request
-            for request in self._requests  # those too of which an engine was told beforehand
+            for request in self._requests  # also queued ones, for which the engine prefetched
             if any(choice.sequence in numbers for choice in request.choices)
         }
         newcomers = [key for key, request in involved.items() if not request.started]
         logger.error(
-            "model %s: an engine ended over it (%s of %d requests): %s",
+            "an engine crashed while using model %s (%s of %d requests): %s",
             model.id, work.phase, len(involved), reason, extra={"model": model.id},
         )  # fmt: skip
-        verdict = self._loader.deaths.died(model.id, involved, newcomers, time.monotonic())
-        if verdict.fails:
-            return _Blame([], model, f"it ended the engine process twice: {reason}")
-        return _Blame([involved[key] for key in verdict.suspects])
+        judged = self._loader.deaths.died(model.id, involved, newcomers, time.monotonic())
+        if judged.fails:
+            return _Verdict([], model, f"it crashed the engine process twice: {reason}")
+        return _Verdict([involved[key] for key in judged.suspects])
 
-    def _killed(self, model: Model, work: EngineActivity, reason: str) -> _Blame:
+    def _killed(self, model: Model, work: EngineActivity, reason: str) -> _Verdict:
         if work.phase == "load" and self._loader.deaths.killed(model.id, time.monotonic()).fails:
             why = f"the engine process was killed each time that it was loaded ({reason})"
-            return _Blame(fails=model, why=why)
-        return _Blame()
+            return _Verdict(failed=model, reason=why)
+        return _Verdict()

@@ -1,6 +1,6 @@
-"""What a request costs on each engine of its worker: the rest of its prompt, of which an engine may
-keep the beginning or compute it now for another one, an answer among those it has, and what others
-lose where one engine more has work."""
+"""The cost of a request on each engine of its worker: the prefill of its prompt, less the prefix
+that the engine has cached or is computing; its decode steps beside the sequences of that engine;
+and what other requests lose if one more engine becomes busy."""
 
 import math
 from collections import Counter, defaultdict
@@ -15,47 +15,45 @@ from worker.scheduling.engine_scaling import RequestCost, idle_engine_cost_ms, s
 from worker.scheduling.model_speeds import ModelSpeeds
 
 Cost = Callable[[EngineProcess, int], float]
-"""Of a request on an engine that has so many sequences."""
+"""Returns the cost of a request on an engine that has this many sequences, in milliseconds."""
 
 
 class EngineCosts:
     """
     Args:
-        engines: all of this worker; the list may still grow.
-        kept: what they keep.
-        cores: that those with work share; None where each engine keeps its own.
+        engines: all engines of this worker; the list may still grow.
+        cores: cores that busy engines share; None if the threads of each engine are fixed.
     """
 
     def __init__(
         self,
         engines: Sequence[EngineProcess],
         speeds: ModelSpeeds,
-        kept: CachedPrefixTracker,
+        cached_prefixes: CachedPrefixTracker,
         cores: int | None,
     ) -> None:
         self._engines = engines
         self._speeds = speeds
-        self._kept = kept
+        self._cached_prefixes = cached_prefixes
         self._cores = cores
         self._sequences: Counter[int] = Counter()
         self._running: defaultdict[int, PrefixIndex] = defaultdict(PrefixIndex)
         self._engine_of: dict[ActiveRequest, int] = {}
 
-    def came(self, request: ActiveRequest, engine: int) -> None:
-        """An engine was given a request."""
+    def on_admitted(self, request: ActiveRequest, engine: int) -> None:
         self._engine_of[request] = engine
         self._sequences[engine] += len(request.choices)
         self._running[engine].add(request.prefixes)
 
-    def went(self, request: ActiveRequest) -> None:
-        """A request that was given has ended."""
+    def on_ended(self, request: ActiveRequest) -> None:
         engine = self._engine_of.pop(request)
         self._sequences[engine] -= len(request.choices)
         self._running[engine].remove(request.prefixes)
 
     def of(self, request: ActiveRequest) -> Cost | None:
-        """Milliseconds; None where there is nothing to choose, or nobody can say. All engines are
-        as fast: what one of them measured in a noisy moment says nothing of the others."""
+        """Return the cost function of a request; None with a single engine, or before the speed of
+        the model was measured. All engines are assumed to be equally fast: the mean of their
+        measurements is used, since a single one may be noisy."""
         measured = [
             (engine.threads, batch)
             for engine in self._engines
@@ -68,22 +66,22 @@ class EngineCosts:
         row_ms = max(0.0, fmean(batch.step_row_ms for _, batch in measured))
         step_ms = max(0.0, fmean(batch.step_fixed_ms for _, batch in measured))
         threads = fmean(threads for threads, _ in measured)
-        speed = self._speeds.seen(request.model)
-        most = request.dispatch.request.max_tokens or math.inf
-        answer_tokens = min(speed.answer_tokens, most)
+        speed = self._speeds.observed(request.model)
+        max_tokens = request.dispatch.request.max_tokens or math.inf
+        answer_tokens = min(speed.answer_tokens, max_tokens)
         tokens = request.prompts[0].expected_tokens(speed)
         links = request.prompt_links
-        kept = self._kept.shares(links)
+        cached = self._cached_prefixes.cached_shares(links)
 
         def prompt_ms(engine: int) -> float:
             count = self._running[engine].shared(request.prefixes)
-            there = max(kept.get(engine, 0.0), links[count - 1][1] if count else 0.0)
-            return (1 - there) * tokens * token_ms
+            share = max(cached.get(engine, 0.0), links[count - 1][1] if count else 0.0)
+            return (1 - share) * tokens * token_ms
 
-        def work(engine: int) -> RequestCost:
+        def request_cost(engine: int) -> RequestCost:
             return RequestCost.measured(prompt_ms(engine), answer_tokens, step_ms, row_ms, threads)
 
-        spread = self._spread(work, len(request.choices))
+        spread = self._spread(request_cost, len(request.choices))
 
         def cost(engine: EngineProcess, sequences: int) -> float:
             idle_rows, extra_ms = spread.get(engine.index, (0, 0.0))
@@ -93,23 +91,24 @@ class EngineCosts:
         return cost
 
     def _spread(
-        self, work: Callable[[int], RequestCost], coming: int
+        self, request_cost: Callable[[int], RequestCost], new_sequences: int
     ) -> dict[int, tuple[int, float]]:
-        """For engines that had better have no work: as if they had so many rows more, as many as
-        the next best one has, and what all lose by it."""
+        """Return surcharges for engines that should rather be idle, by engine: extra rows, so that
+        the engine looks as busy as the next best one, and the milliseconds that all sequences lose
+        if the engine has work."""
         counts = {engine.index: self._sequences[engine.index] for engine in self._engines}
         busy = sorted((count, index) for index, count in counts.items() if count > 0)
         if self._cores is None or not busy:
             return {}
-        total = sum(counts.values()) + coming
+        total = sum(counts.values()) + new_sequences
         fewest, last = busy[0]
-        found = {
-            index: (fewest, scale_up_cost_ms(work(index), len(busy), total, self._cores))
+        surcharges = {
+            index: (fewest, scale_up_cost_ms(request_cost(index), len(busy), total, self._cores))
             for index, count in counts.items()
             if count == 0
         }
         if len(busy) > 1:
-            lost_ms = idle_engine_cost_ms(work(last), len(busy), total, self._cores)
+            lost_ms = idle_engine_cost_ms(request_cost(last), len(busy), total, self._cores)
             if lost_ms > 0:
-                found[last] = busy[1][0] - fewest, lost_ms
-        return found
+                surcharges[last] = busy[1][0] - fewest, lost_ms
+        return surcharges

@@ -1,5 +1,5 @@
-"""Which engine a request goes to: of those that hold its model the one where it costs least; where
-nobody can say that, for a session the one that served it before, else the least busy one."""
+"""Engine selection: among the engines that hold a request's model, the one with the lowest cost; if
+costs are equal or unknown, the one that served the session before, else the least busy one."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from shared.ids import ModelId, SessionKey
 from worker.engine_process.process import EngineState
 
-_KEPT_SESSIONS = 10_000
+_MAX_SESSIONS = 10_000
 
 
 class SelectableEngine(Protocol):
@@ -24,16 +24,19 @@ E = TypeVar("E", bound=SelectableEngine)
 class EngineSelection(Generic[E]):
     """
     Attributes:
-        sequences: how many each engine has.
+        sequences: number of sequences by engine.
 
     Args:
-        engines: all of this worker; the list may still grow.
-        most: how many sequences of a model an engine may have; more where they are urgent.
+        engines: all engines of this worker; the list may still grow.
+        max_sequences: returns how many sequences of a model an engine may have; the last argument
+            says whether they are urgent.
     """
 
-    def __init__(self, engines: Sequence[E], most: Callable[[E, ModelId, bool], int]) -> None:
+    def __init__(
+        self, engines: Sequence[E], max_sequences: Callable[[E, ModelId, bool], int]
+    ) -> None:
         self._engines = engines
-        self._most = most
+        self._max_sequences = max_sequences
         self._by_model: Counter[tuple[int, ModelId]] = Counter()
         self.sequences: Counter[int] = Counter()
         self._homes: OrderedDict[SessionKey, int] = OrderedDict()
@@ -48,17 +51,18 @@ class EngineSelection(Generic[E]):
         extra: int = 0,
         cost: Callable[[E, int], float] | None = None,
     ) -> E | None:
-        """One of those that hold the model and have room; None when there is none.
+        """Return an engine that holds the model and has a free slot; None if there is none.
 
         Args:
             holders: indices of the engines that hold the model.
-            extra: so many sequences more than that are room, too.
-            cost: on an engine with so many sequences; by default the least busy one costs least.
+            extra: additional sequences beyond the maximum.
+            cost: of the request on an engine with this many sequences; by default all cost the
+                same.
         """
         free = [
             engine
             for engine in self._engines
-            if engine.index in holders and self._free(engine, model, urgent, extra)
+            if engine.index in holders and self._has_slot(engine, model, urgent, extra)
         ]
         return self._best(free, session, {}, cost)
 
@@ -69,32 +73,32 @@ class EngineSelection(Generic[E]):
         ahead: Mapping[int, int] | None = None,
         cost: Callable[[E, int], float] | None = None,
     ) -> E | None:
-        """One of those that hold a model, whether it has room or not.
+        """Return an engine that holds a model, even if it has no free slot.
 
         Args:
-            ahead: how many more an engine will have then.
+            ahead: sequences by engine that will be admitted before the request.
         """
         running = [e for e in self._engines if e.index in holders and e.state == "running"]
         return self._best(running, session, ahead or {}, cost)
 
-    def came(
+    def add(
         self, engine: int, model: ModelId, sequences: int, session: SessionKey | None = None
     ) -> None:
-        """An engine was given so many sequences."""
+        """Record sequences that an engine got."""
         self._by_model[engine, model] += sequences
         self.sequences[engine] += sequences
         if session is not None:
-            self.settle(session, engine)
+            self.set_home(session, engine)
 
-    def settle(self, session: SessionKey, engine: int) -> None:
-        """An engine keeps what is kept of a session."""
+    def set_home(self, session: SessionKey, engine: int) -> None:
+        """Record which engine caches a session."""
         self._homes[session] = engine
         self._homes.move_to_end(session)
-        if len(self._homes) > _KEPT_SESSIONS:
+        if len(self._homes) > _MAX_SESSIONS:
             self._homes.popitem(last=False)
 
-    def went(self, engine: int, model: ModelId) -> None:
-        """One of its sequences ended."""
+    def remove(self, engine: int, model: ModelId) -> None:
+        """Record that a sequence of an engine ended."""
         self._by_model[engine, model] -= 1
         self.sequences[engine] -= 1
 
@@ -114,6 +118,7 @@ class EngineSelection(Generic[E]):
 
         return min(engines, key=rank, default=None)
 
-    def _free(self, engine: E, model: ModelId, urgent: bool, extra: int) -> bool:
-        has = self._by_model[engine.index, model]
-        return engine.state == "running" and has < self._most(engine, model, urgent) + extra
+    def _has_slot(self, engine: E, model: ModelId, urgent: bool, extra: int) -> bool:
+        count = self._by_model[engine.index, model]
+        limit = self._max_sequences(engine, model, urgent) + extra
+        return engine.state == "running" and count < limit

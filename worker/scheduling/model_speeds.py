@@ -1,4 +1,4 @@
-"""How fast this worker serves each model: what controllers need to predict a first token."""
+"""How fast this worker serves each model, from which controllers predict TTFT."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,28 +10,29 @@ from shared.messages.model_status import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_W
 from worker.engine_process.process import EngineProcess
 from worker.models.catalogue import Model
 
-_WEIGHT_OF_OLDER = 0.9
-"""Of what was seen before, beside what is seen now."""
+_DECAY = 0.9
+"""Weight of all earlier observations, relative to the newest one."""
 
 
 @dataclass(slots=True)
 class _Ratio:
-    """Of two moving sums. So of prompts the long ones count most, as they do for the engine."""
+    """The ratio of two decaying sums: long prompts count most, as they do for the engine."""
 
     part: float = 0.0
     whole: float = 0.0
 
     def add(self, part: float, whole: float) -> None:
-        self.part = _WEIGHT_OF_OLDER * self.part + part
-        self.whole = _WEIGHT_OF_OLDER * self.whole + whole
+        self.part = _DECAY * self.part + part
+        self.whole = _DECAY * self.whole + whole
 
     def value(self, unknown: float = 0.0) -> float:
         return self.part / self.whole if self.whole else unknown
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Of the requests of one model; the prefill speed is kept for when no engine holds it."""
+class _Observed:
+    """Observations of the requests of one model; the last prefill speed is retained while no
+    engine holds the model."""
 
     bytes_per_token: _Ratio = field(default_factory=_Ratio)
     prefill_share: _Ratio = field(default_factory=_Ratio)
@@ -44,41 +45,41 @@ class _Seen:
 
 
 class ModelSpeeds:
-    """Learns from requests; the rest the engines have measured.
+    """Sizes are observed from requests; speeds are measured by the engines.
 
     Args:
-        engines: all of this worker; the list may still grow.
+        engines: all engines of this worker; the list may still grow.
     """
 
     def __init__(self, engines: Sequence[EngineProcess]) -> None:
         self._engines = engines
-        self._seen: defaultdict[ModelId, _Seen] = defaultdict(_Seen)
+        self._observed: defaultdict[ModelId, _Observed] = defaultdict(_Observed)
 
     def prompt_computed(
         self, model: ModelId, *, text_bytes: int, tokens: int, cached_tokens: int
     ) -> None:
-        """`text_bytes` is 0 where the prompt came as token ids."""
-        seen = self._seen[model]
-        seen.prefill_share.add(tokens - cached_tokens, tokens)
+        """Record a prompt; `text_bytes` is 0 if the prompt was received as token ids."""
+        observed = self._observed[model]
+        observed.prefill_share.add(tokens - cached_tokens, tokens)
         if text_bytes:
-            seen.bytes_per_token.add(text_bytes, tokens)
+            observed.bytes_per_token.add(text_bytes, tokens)
 
     def answered(self, model: ModelId, tokens: int) -> None:
-        """An answer came to its own end."""
-        self._seen[model].answer_tokens.add(tokens, 1)
+        """Record the length of an answer that was not cancelled."""
+        self._observed[model].answer_tokens.add(tokens, 1)
 
-    def seen(self, model: ModelId) -> ModelSpeed:
-        """What its requests are like; without how fast it is."""
-        seen = self._seen[model]
+    def observed(self, model: ModelId) -> ModelSpeed:
+        """Return the typical sizes of the requests of a model, without its speeds."""
+        observed = self._observed[model]
         return ModelSpeed(
-            bytes_per_token=round(seen.bytes_per_token.value(), 2),
-            prefill_share=round(seen.prefill_share.value(unknown=1.0), 3),
-            answer_tokens=round(seen.answer_tokens.value(), 1),
+            bytes_per_token=round(observed.bytes_per_token.value(), 2),
+            prefill_share=round(observed.prefill_share.value(unknown=1.0), 3),
+            answer_tokens=round(observed.answer_tokens.value(), 1),
         )
 
     def of(self, model: Model) -> ModelSpeed:
-        """As it is now."""
-        seen = self._seen[model.id]
+        """Return the sizes and speeds of a model as of now."""
+        observed = self._observed[model.id]
         batches = [
             batch
             for engine in self._engines
@@ -87,12 +88,12 @@ class ModelSpeeds:
             if batch.model == model.id
         ]
         if batches:
-            seen.prefill_tokens_per_s = fmean(batch.prefill_tokens_per_s for batch in batches)
+            observed.prefill_tokens_per_s = fmean(batch.prefill_tokens_per_s for batch in batches)
         steps_ms = [batch.next_step_ms for batch in batches if batch.next_step_ms > 0]
         measured = {
-            "prefill_tokens_per_s": round(seen.prefill_tokens_per_s, 1),
+            "prefill_tokens_per_s": round(observed.prefill_tokens_per_s, 1),
             "step_ms": round(fmean(steps_ms), 1) if steps_ms else 0.0,
             "rows": sum(batch.limit for batch in batches),
             "load_ms": round(model.load_ms, 1),
         }
-        return self.seen(model.id).model_copy(update=measured)
+        return self.observed(model.id).model_copy(update=measured)

@@ -1,45 +1,49 @@
-"""What engines are told of requests that wait: whose prompt will come to them next."""
+"""Prefetch: engines learn which queued requests they will get next."""
 
 from collections.abc import Mapping
 
 from worker.engine_process.process import EngineProcess
-from worker.link.messages import CancelPrefetch, Prefetch
+from worker.link.orders import CancelPrefetch, Prefetch
 from worker.requests.active_request import ActiveRequest
+from worker.requests.engine_order import submit_order
 
 
 class PrefetchPlanner:
-    """A request is foreseen by one engine at most, and goes where it likes in the end. Of its
-    choices the first one is told: the others mostly have the same prompt."""
+    """At most one engine prefetches for a request, and the request may still go to another one.
+    Only the first choice is prefetched: the others mostly have the same prompt."""
 
     def __init__(self) -> None:
-        self._told: dict[ActiveRequest, EngineProcess] = {}
+        self._engines: dict[ActiveRequest, EngineProcess] = {}
 
     def engine_of(self, request: ActiveRequest) -> EngineProcess | None:
-        """The one that was told of a request."""
-        return self._told.get(request)
+        """Return the engine that prefetches for a request."""
+        return self._engines.get(request)
 
-    def tell(self, expected: Mapping[ActiveRequest, EngineProcess]) -> None:
-        """These come next, and no others."""
-        for request, engine in list(self._told.items()):
+    def update(self, expected: Mapping[ActiveRequest, EngineProcess]) -> None:
+        """Have engines prefetch for these requests, and for no others."""
+        for request, engine in list(self._engines.items()):
             if expected.get(request) is not engine:
                 self.forget(request)
         for request, engine in expected.items():
-            if request not in self._told:
-                self._told[request] = engine
-                engine.send(Prefetch(request.order(request.choices[0])))
+            if request not in self._engines:
+                self._engines[request] = engine
+                engine.send(Prefetch(submit_order(request, request.choices[0])))
 
     def forget(self, request: ActiveRequest) -> None:
-        """It ended, or waits elsewhere; unknown ones are ignored."""
-        if (engine := self._told.pop(request, None)) is not None:
+        """Cancel the prefetch for a request, if there is one."""
+        if (engine := self._engines.pop(request, None)) is not None:
             engine.send(CancelPrefetch(request.choices[0].sequence))
 
-    def admitted(self, request: ActiveRequest, engine: EngineProcess) -> None:
-        """It goes to an engine, which takes up what it was told itself."""
-        if self._told.get(request) is engine:
-            del self._told[request]
+    def on_admitted(self, request: ActiveRequest, engine: EngineProcess) -> None:
+        """Forget a request that is submitted to an engine, which uses its own prefetch; a prefetch
+        by another engine is cancelled."""
+        if self._engines.get(request) is engine:
+            del self._engines[request]
         else:
             self.forget(request)
 
-    def lost(self, engine: EngineProcess) -> None:
-        """An engine died, and what it was told with it."""
-        self._told = {request: told for request, told in self._told.items() if told is not engine}
+    def on_engine_lost(self, lost: EngineProcess) -> None:
+        """Forget the prefetches of a dead engine."""
+        self._engines = {
+            request: engine for request, engine in self._engines.items() if engine is not lost
+        }

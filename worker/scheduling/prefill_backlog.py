@@ -1,4 +1,4 @@
-"""How long the prompts that are on this worker keep its engines from new ones."""
+"""The prefill backlog: how long the prompts on this worker delay a new one."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -12,11 +12,11 @@ def prefill_ms(
     requests: Iterable[ActiveRequest],
     speeds: Mapping[ModelId, ModelSpeed],
 ) -> float:
-    """Until the first engine has computed its prompts, and its share of those that wait for a
-    place. A model whose speed nobody knows counts for nothing.
+    """Return the milliseconds until the first engine has prefilled its prompts and its share of the
+    queued ones. Models whose speed is unknown count 0.
 
     Args:
-        engines: indices of those that run.
+        engines: indices of the running engines.
     """
     own_ms = dict.fromkeys(engines, 0.0)
     waiting_ms = 0.0

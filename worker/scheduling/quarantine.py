@@ -1,26 +1,25 @@
-"""Requests over which an engine ended, tried one at a time: so the next death tells them apart."""
+"""Quarantine: requests that may have crashed an engine run one at a time, so that the next crash
+identifies the one to blame."""
 
 from shared.ids import ModelId
 from worker.requests.active_request import ActiveRequest
 
 
 class Quarantine:
-    """The suspects that are in engines. One that generated a token there is cleared: what ends an
-    engine again and again does so at the same place of its text."""
+    """The suspects that are in engines. A suspect that has generated a token there no longer blocks
+    others: a request that crashes engines does so at the same point of its text each time."""
 
     def __init__(self) -> None:
-        self._present: list[ActiveRequest] = []
+        self._suspects: list[ActiveRequest] = []
 
     def admits(self, model: ModelId) -> bool:
         """Whether one more suspect of a model may go to an engine."""
-        return not any(each.model == model and not each.started for each in self._present)
+        return not any(each.model == model and not each.started for each in self._suspects)
 
-    def came(self, request: ActiveRequest) -> None:
-        """A request went to an engine."""
+    def on_admitted(self, request: ActiveRequest) -> None:
         if request.suspect:
-            self._present.append(request)
+            self._suspects.append(request)
 
-    def went(self, request: ActiveRequest) -> None:
-        """A request that was in an engine has ended."""
-        if request in self._present:
-            self._present.remove(request)
+    def on_ended(self, request: ActiveRequest) -> None:
+        if request in self._suspects:
+            self._suspects.remove(request)

@@ -1,4 +1,4 @@
-"""What a queue did: counts and waits by priority, and how fast it drains."""
+"""Statistics of the queue: counts and waiting times by priority, and the drain rate."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.worker_report import LevelStatus, QueueStatus
 
 _RATE_WINDOW_S = 30.0
-_KEPT_WAITS = 512
-_UNKNOWN_RETRY_S = 1.0
-_SHORTEST_RETRY_S = 0.1
-_LONGEST_RETRY_S = 60.0
+_MAX_WAITS = 512
+_DEFAULT_RETRY_S = 1.0
+_MIN_RETRY_S = 0.1
+_MAX_RETRY_S = 60.0
 
 
 @dataclass(slots=True)
@@ -20,11 +20,12 @@ class _Level:
     rejected: int = 0
     dropped: int = 0
     promoted: int = 0
-    waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_WAITS))
+    waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_WAITS))
 
 
 class QueueStatistics:
-    """Counts since the start; waits of the last requests; the rate of the last half minute.
+    """Counts since the start, waiting times of the last 512 requests per priority, and the rate of
+    the last half minute.
 
     Args:
         clock: seconds, monotonic.
@@ -43,7 +44,7 @@ class QueueStatistics:
         self.left()
 
     def left(self) -> None:
-        """A request left the queue, to be served or not."""
+        """Count a request that left the queue, admitted or not."""
         self._left.append(self._clock())
 
     def rejected(self, level: Priority) -> None:
@@ -57,7 +58,7 @@ class QueueStatistics:
 
     @property
     def drain_per_s(self) -> float:
-        """How many requests leave the queue in a second."""
+        """Requests that leave the queue per second."""
         now = self._clock()
         while self._left and now - self._left[0] > _RATE_WINDOW_S:
             self._left.popleft()
@@ -65,16 +66,16 @@ class QueueStatistics:
         return len(self._left) / window_s if window_s > 0 else 0.0
 
     def book_retry_ms(self) -> int:
-        """When the next one that found the queue full may come again: each gets the next place
-        that becomes free, so that they do not all come back at once."""
+        """Return when a request that found the queue full may be sent again. Each call books the
+        next entry that becomes free, so that rejected requests do not all return at once."""
         now, rate = self._clock(), self.drain_per_s
         if rate == 0:
-            return int(_UNKNOWN_RETRY_S * 1000)
+            return int(_DEFAULT_RETRY_S * 1000)
         self._booked_until = max(now, self._booked_until) + 1 / rate
-        self._booked_until = min(self._booked_until, now + _LONGEST_RETRY_S)
-        return int(1000 * max(_SHORTEST_RETRY_S, self._booked_until - now))
+        self._booked_until = min(self._booked_until, now + _MAX_RETRY_S)
+        return int(1000 * max(_MIN_RETRY_S, self._booked_until - now))
 
-    def status(self, queued: dict[Priority, int], room: dict[Priority, int]) -> QueueStatus:
+    def status(self, queued: dict[Priority, int], capacity: dict[Priority, int]) -> QueueStatus:
         levels = {
             name: LevelStatus(
                 queued=queued.get(name, 0),
@@ -87,7 +88,7 @@ class QueueStatistics:
             )
             for name, level in self._levels.items()
         }
-        return QueueStatus(levels=levels, room=room, drain_per_s=round(self.drain_per_s, 2))
+        return QueueStatus(levels=levels, room=capacity, drain_per_s=round(self.drain_per_s, 2))
 
 
 def _percentile_ms(waits_s: deque[float], share: float) -> float:

@@ -1,35 +1,28 @@
 """Requests on this worker: queued, admitted to an engine, advanced, ended.
 
-Facts from engines come in, messages for the publisher go out; nothing here awaits.
+Takes facts of engines, and passes messages to the publisher; nothing here awaits.
 """
 
 import itertools
-import logging
-import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from shared.changes import Changes
 from shared.clock import awake_or_asleep
-from shared.codec import encode
-from shared.errors import ClusterError, Unavailable, is_of_the_request
+from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
-from shared.messages.control import ClaimedRequest, RequestRef
 from shared.messages.dispatch import Dispatch, Refusal
 from shared.messages.model_status import ModelStatus
 from shared.messages.priorities import Priority
-from shared.messages.stream import Done, StreamError
+from shared.messages.stream import StreamError
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from shared.settings.tree import ClusterSettings
 from worker.engine_process.exit import EngineExit
 from worker.engine_process.process import EngineProcess
 from worker.engine_process.threads import shared_cores
-from worker.engine_process.throughput import Throughput
-from worker.link.messages import (
-    Cancel,
+from worker.link.facts import (
     EngineStarted,
     Fact,
-    Output,
     PrefillAdvanced,
     PrefixRestored,
     SequenceCached,
@@ -42,27 +35,28 @@ from worker.link.messages import (
 from worker.memory.guard import MemoryGuard
 from worker.models.catalogue import Model
 from worker.models.lifecycle import ModelLifecycle
-from worker.requests.active_request import ActiveRequest, RequestChoice, RequestKey
+from worker.requests.active_request import ActiveRequest, RequestKey
+from worker.requests.engine_order import submit_order
 from worker.requests.table import RequestTable
 from worker.scheduling.admission import Admission
 from worker.scheduling.cached_prefixes import CachedPrefixTracker
 from worker.scheduling.crash_attribution import CrashAttribution
 from worker.scheduling.engine_costs import EngineCosts
 from worker.scheduling.model_speeds import ModelSpeeds
-from worker.sessions.book import SessionStore
-from worker.streams.publisher import ClientMessage, PublishBatch
+from worker.scheduling.step_results import StepResults
+from worker.scheduling.termination import RequestTermination
+from worker.sessions.store import SessionStore
+from worker.streams.publisher import PublishBatch
 from worker.streams.status import StreamStatus
-
-logger = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Owns every request between its dispatch and its end.
+    """Owns every request from its dispatch to its end.
 
     Args:
-        engines: all of this worker; the list may still grow.
-        put: hands messages to the publisher.
-        sessions, kept: hear of all turns, and of what engines keep of them.
+        engines: all engines of this worker; the list may still grow.
+        put: passes messages to the publisher.
+        sessions, cached_prefixes: informed of all turns, and of what engines cache of them.
     """
 
     def __init__(
@@ -72,16 +66,14 @@ class Scheduler:
         engines: Sequence[EngineProcess],
         put: Callable[[PublishBatch], None],
         sessions: SessionStore,
-        kept: CachedPrefixTracker,
+        cached_prefixes: CachedPrefixTracker,
     ) -> None:
         self._worker = worker
-        self._put = put
         self.sessions = sessions
-        self.kept = kept
+        self.cached_prefixes = cached_prefixes
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._requests = RequestTable()
         self._numbers = itertools.count(1)
-        self.throughput = Throughput(time.monotonic)
         self._speeds = ModelSpeeds(engines)
         self.engines = engines
         self.changes = Changes()
@@ -91,28 +83,36 @@ class Scheduler:
             engines,
             self.guard,
             self.changes,
-            in_use=self._models_in_use,
+            in_use=lambda: self._requests.by_model().keys(),
             on_failed=self._on_model_failed,
         )
-        self._blame = CrashAttribution(self.models.catalogue, self.models.loader, self._requests)
+        self._crash_attribution = CrashAttribution(
+            self.models.catalogue, self.models.loader, self._requests
+        )
         cores = shared_cores(settings.worker.engines)
-        costs = EngineCosts(engines, self._speeds, kept, cores)
+        costs = EngineCosts(engines, self._speeds, cached_prefixes, cores)
         self.admission = Admission(settings.worker, self.models.catalogue, engines, costs)
-        for session in sessions.texts():
-            self.admission.settle(session.key, session.engine)
+        for session in sessions.cached():
+            self.admission.set_home(session.key, session.engine)
         self._status = StreamStatus(self.models.catalogue, put)
-        self.completed = 0
-        self.rejected = 0
-        self.failed = 0
-        self.differing = 0
+        self.termination = RequestTermination(
+            engines,
+            self.models.catalogue,
+            self._requests,
+            self.admission,
+            sessions,
+            self.changes,
+            put,
+        )
+        self.results = StepResults(self._requests, self._speeds, self.termination, put)
 
     def configure(self, settings: ClusterSettings) -> None:
-        """Go by other settings; of them only those that need no restart."""
+        """Apply those of the settings that need no restart."""
         self.guard.configure(settings.worker.resource_limits)
         self.models.configure(settings)
         self.admission.configure(settings.worker.request_queue)
 
-    # What others ask.
+    # State.
 
     @property
     def running(self) -> int:
@@ -123,7 +123,7 @@ class Scheduler:
         return not self._requests
 
     def model_statuses(self) -> list[ModelStatus]:
-        """All models of this worker, with who uses them."""
+        """Return the state of all models of this worker, with their requests."""
         now = time.monotonic()
         present = self._requests.by_model()
         queued = self.admission.queued_by_model()
@@ -137,23 +137,23 @@ class Scheduler:
             for model in self.models.catalogue
         ]
 
-    def requests(self) -> Iterable[ActiveRequest]:
+    def requests(self) -> RequestTable:
         return self._requests
 
     def find(self, key: RequestKey) -> ActiveRequest | None:
-        """A request that runs here, or ended here not long ago."""
+        """Return a request that waits or runs here, or ended here recently."""
         return self._requests.find(key)
 
     # Intake.
 
     def accept(
-        self, dispatch: Dispatch, owner: ControllerId, *, announces: bool = True
+        self, dispatch: Dispatch, owner: ControllerId, *, sends_accepted: bool = True
     ) -> Refusal | None:
-        """Take a request into the queue, or say why not.
+        """Put a request into the queue; returns why it was rejected, or None.
 
         Args:
-            owner: who is told of it.
-            announces: its client hears `accepted` from here.
+            owner: the controller that gets its events.
+            sends_accepted: this worker, not the controller, sends `accepted` to the client.
         """
         running = self._requests.get((dispatch.client, dispatch.request_id))
         if running is not None:
@@ -161,9 +161,9 @@ class Scheduler:
                 message = f"another request runs under the id {dispatch.request_id!r}"
                 return Refusal(code="request_id_conflict", message=message, param="request_id")
             if running.dispatch.attempt > dispatch.attempt:
-                message = f"attempt {running.dispatch.attempt} of it runs"
+                message = f"attempt {running.dispatch.attempt} of the request runs already"
                 return Refusal(code="stale_term", message=message)
-            if running.dispatch.attempt == dispatch.attempt:  # the answer got lost
+            if running.dispatch.attempt == dispatch.attempt:  # the reply was lost
                 running.owner = owner
                 for inbox in dispatch.inboxes:
                     self.attach(running, inbox)
@@ -171,16 +171,21 @@ class Scheduler:
             self.drop(running)
         try:
             self.models.check_served(dispatch.model)
-            self._check_room(dispatch.request.level)
+            self._check_capacity(dispatch.request.level)
             model = self.models.want(dispatch.model)
         except Unavailable as error:
             return Refusal(
                 code=error.code, message=error.message, retry_after_ms=error.retry_after_ms
             )
-        self._requests.take_requeued((dispatch.client, dispatch.request_id))
+        self._requests.forget_requeued((dispatch.client, dispatch.request_id))
         sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
         request = ActiveRequest(
-            dispatch, owner, self._worker, sequences, self._prompt_rules, announces=announces
+            dispatch,
+            owner,
+            self._worker,
+            sequences,
+            self._prompt_rules,
+            sends_accepted=sends_accepted,
         )
         request.suspect = self.models.loader.deaths.suspects(request.model, request.key)
         self._status.accepted(request)
@@ -191,69 +196,38 @@ class Scheduler:
             self._status.send(request)
         return None
 
-    def _check_room(self, level: Priority) -> None:
-        """Raises Unavailable when memory is too short for a new request, or the queue is full."""
+    def _check_capacity(self, level: Priority) -> None:
+        """Raises Unavailable if memory is short, or the queue is full for this priority."""
         self.guard.check()
         if (reason := self.guard.refusal(level)) is not None:
             raise Unavailable(reason, code="memory_pressure", retry_after_ms=MEMORY_RETRY_AFTER_MS)
         if self.admission.rejects(level):
             raise Unavailable(
-                f"the queue of {self._worker} has no room for priority {level}: "
-                f"{len(self.admission)} of {self.admission.max_depth} wait",
+                f"the queue of {self._worker} is full for priority {level}: "
+                f"{len(self.admission)} of {self.admission.max_depth} requests wait",
                 code="queue_full",
                 retry_after_ms=self.admission.retry_after_ms(),
             )
 
     def _enqueue(self, request: ActiveRequest) -> None:
-        """Have a request wait; another one may have to go for it."""
+        """Put a request into the queue; a full queue drops one of lower priority for it."""
         self._requests.add(request)
-        if (loser := self.admission.push(request)) is not None:
-            self._requeue(loser, "gave way to a request of higher priority")
+        if (dropped := self.admission.push(request)) is not None:
+            self._requeue(dropped, "displaced by a request of higher priority")
 
     def _requeue(self, request: ActiveRequest, reason: str) -> None:
-        """Have a request that waits go elsewhere."""
+        """Send a queued request back to its leader."""
         message = f"{reason} in the queue of {self._worker}"
         retry_after_ms = self.admission.retry_after_ms()
         error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
         self._fail(request, error, requeue=True)
 
-    def claimed_by(self, leader: ControllerId, ended_within_ms: int | None) -> list[ClaimedRequest]:
-        """Tell a leader, from now on, of all requests; returns those that are here, and those that
-        left not long ago.
-
-        Args:
-            ended_within_ms: which of those that ended it does not know of; None: all.
-        """
-        table, now = self._requests, time.monotonic()
-        for request in table.recent:
-            request.owner = leader
-        within_s = math.inf if ended_within_ms is None else ended_within_ms / 1000
-        listed = [request.claimed() for request in table]
-        listed += [back.request.claimed(back.event) for back in table.requeued]
-        ended = [request for request in table.ended if now - request.ended_at <= within_s]
-        return listed + [request.claimed() for request in ended]
-
-    def contents(self, asked: Iterable[RequestRef], max_bytes: int) -> list[Dispatch]:
-        """The contents of the first of these requests: as many as may be told at once; those that
-        are not here are left out."""
-        told: list[Dispatch] = []
-        size = 0
-        for ref in asked:
-            request = self._requests.of_attempt((ref.client, ref.request_id), ref.attempt)
-            if request is None:
-                continue
-            contents = request.contents()
-            size += len(encode(contents))
-            if told and size > max_bytes:
-                break
-            told.append(contents)
-        return told
-
     def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
-        """End a request as its client asked; False when it is not here.
+        """End a request because its client cancelled it; returns whether it was here.
 
-        Queued ones end at once, running ones when the engine has let them go; silent ones are
-        dropped without a word, because another attempt serves the client.
+        A queued request ends at once, a running one when its engine has cancelled its sequences. A
+        `silent` cancel drops the request without any message, since another attempt serves the
+        client.
         """
         request = self._requests.get(key)
         if request is None:
@@ -263,17 +237,16 @@ class Scheduler:
         if silent:
             self.drop(request)
         elif request.engine is None:
-            for choice in request.choices:
-                self._advance(request, choice, _cancelled(choice))
+            self.results.cancel_queued(request)
         else:
-            self._cancel_sequences(request)
+            self.termination.cancel_sequences(request)
         return True
 
     def drop(self, request: ActiveRequest) -> None:
-        """Forget a request that another attempt serves, or that its owner ended: not a word
-        more to anybody."""
+        """Forget a request that another attempt serves, or that its leader ended; sends nothing
+        more to its client or leader."""
         request.fenced = True
-        self._end(request, cancel=True)
+        self.termination.end(request, cancel=True)
         self._requests.forget(request)
         self._admit_all()
 
@@ -285,13 +258,13 @@ class Scheduler:
         model: ModelId | None = None,
         suspects: Collection[ActiveRequest] = (),
     ) -> None:
-        """Have every request, or every one on an engine or of a model, go on elsewhere."""
+        """Requeue all requests, or those on an engine or of a model, so that they migrate."""
         for request in self._requests:
             if engine in (None, request.engine) and model in (None, request.model):
                 self._fail(request, error, requeue=True, suspect=request in suspects)
 
     def resend(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
-        """Say again to one inbox what was said from a token index on."""
+        """Resend a stream to one inbox, from a token index on; `choice` None: all choices."""
         self._status.replay(request, inbox, choice, index)
 
     def attach(self, request: ActiveRequest, inbox: str) -> None:
@@ -301,22 +274,22 @@ class Scheduler:
         self._status.replay(request, inbox, None, 0)
 
     def on_missed(self, inbox: str) -> None:
-        """Nobody listens to an inbox: end the streams that nobody else listens to."""
+        """Remove an inbox without subscribers, and end the requests that have no other inbox."""
         now = awake_or_asleep()
         for request in self._requests:
             request.inboxes.on_missed(inbox, now)
             if not request.inboxes:
-                message = "nobody listened to the stream any more"
+                message = "the stream has no subscriber any more"
                 self._fail(request, StreamError.of("client_gone", message))
 
     def tick(self) -> None:
-        """Deadlines, keep-alives, promotion; call it a few times a second."""
+        """Check deadlines, send keep-alives, promote and admit; call it a few times a second."""
         now = time.monotonic()
         self._requests.forget_old(now)
         self.models.tick()
         self.admission.promote(now)
         for request in self.admission.overdue(now):
-            self._requeue(request, f"waited {request.wait_s:.1f} s without a place")
+            self._requeue(request, f"waited {request.times.wait_s:.1f} s without a slot")
         for request in self._requests:
             if now >= request.deadline:
                 timeout_ms = request.dispatch.request.timeout_ms
@@ -324,30 +297,31 @@ class Scheduler:
                 self._fail(request, StreamError.of("deadline_exceeded", message))
             else:
                 self._status.renew(request, now)
-        self._admit_all()  # memory may have become free
+        self._admit_all()  # memory may have been freed
 
     def relieve_memory(self) -> None:
-        """Measure, and give up what memory asks for; call it a few times a second."""
+        """Measure memory and relieve memory pressure; call it a few times a second."""
         self.guard.check()
         self.guard.relieve(self.models.evict_one)
 
     # Engines.
 
     def explain_end(self, engine: EngineProcess, end: EngineExit) -> bool:
-        """Whether a model or a request is to blame for the end of an engine; `on_engine_lost`
-        comes then."""
-        return self._blame.explain(engine, end)
+        """Whether a model or a request is to blame for the exit of an engine; call
+        `on_engine_lost` next."""
+        return self._crash_attribution.explain(engine, end)
 
     def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
-        """End what ran on a dead engine; without any engine left for it, also what waits."""
+        """Requeue the requests on a dead engine, and the queued requests that no engine can serve
+        any more."""
         self.models.loader.on_engine_lost(engine)
-        self.kept.on_engine_lost(engine.index)
+        self.cached_prefixes.on_engine_lost(engine.index)
         self.admission.on_engine_lost(engine)
-        on_it = [request for request in self._requests if request.engine == engine.index]
-        suspects = self._blame.carry_out(engine, on_it)
+        running = [request for request in self._requests if request.engine == engine.index]
+        suspects = self._crash_attribution.apply(engine, running)
         self.requeue_all(error, engine=engine.index, suspects=suspects)
         for request in suspects:
-            if request.engine is None:  # the engine was told of it beforehand, and prepared it
+            if request.engine is None:  # the engine was preparing it because of a prefetch
                 self._fail(request, error, requeue=True, suspect=True)
         failed = {other.index for other in self.engines if other.state == "failed"}
         if len(failed) == len(self.engines):
@@ -359,11 +333,12 @@ class Scheduler:
     # Facts.
 
     def on_fact(self, engine: EngineProcess, fact: Fact) -> None:
-        """Take in what an engine reports."""
+        """Process a fact of an engine."""
         self.models.loader.on_fact(engine, fact)
         match fact:
             case StepCompleted():
-                self._step(engine, fact.outputs)
+                self.results.publish(engine.index, fact.outputs)
+                self._admit_all()
             case SequenceStarted():
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
@@ -373,12 +348,12 @@ class Scheduler:
                     request, choice = entry
                     request.restore_choice(choice, fact.tokens)
             case SequenceCached():
-                if (kept := self._requests.by_first_choice(fact.sequence)) is not None:
-                    self.sessions.on_text_kept(engine.index, fact, kept)
-                    self.kept.on_text_kept(engine.index, fact, kept)
+                if (cached := self._requests.by_first_choice(fact.sequence)) is not None:
+                    self.sessions.on_sequence_cached(engine.index, fact, cached)
+                    self.cached_prefixes.on_sequence_cached(engine.index, fact, cached)
             case SequencesMeasured():
                 self.sessions.on_measured(engine.index, fact.texts)
-                self.kept.on_measured(engine.index, fact.texts)
+                self.cached_prefixes.on_measured(engine.index, fact.texts)
             case EngineStarted():
                 self.sessions.on_engine_started(engine.index)
             case PrefillAdvanced():
@@ -394,76 +369,10 @@ class Scheduler:
                 if entry := self._requests.of_sequence(fact.sequence):
                     self._fail(entry[0], StreamError.of(fact.code, fact.message, fact.param))
             case _:
-                pass  # the others are of models, or the engine process's own
-
-    def _step(self, engine: EngineProcess, outputs: list[Output]) -> None:
-        outgoing = PublishBatch()
-        generated = 0
-        for output in outputs:
-            if entry := self._requests.of_sequence(output.sequence):
-                request, choice = entry
-                generated += 0 if choice.is_known(output) else len(output.token_ids)
-                self._advance(request, choice, output, outgoing)
-        self._put(outgoing)
-        self.throughput.add(engine.index, generated)
-        self._admit_all()
-
-    def _advance(
-        self,
-        request: ActiveRequest,
-        choice: RequestChoice,
-        output: Output,
-        outgoing: PublishBatch | None = None,
-    ) -> None:
-        """Put the owner's event and the client's message of one output into `outgoing`."""
-        mine = outgoing if outgoing is not None else PublishBatch()
-        was_started, differed = request.started, request.differs
-        messages = request.advance(choice, output)
-        if request.differs and not differed:
-            self.differing += 1
-            logger.warning(
-                "goes on otherwise than it began: this worker makes another answer",
-                extra={"request_id": request.dispatch.request_id, "model": request.model},
-            )
-        self._learn(request, choice, output, first=request.started and not was_started)
-        if (event := request.emitted(choice, output)) is not None:
-            mine.events.append((request.owner, event))
-        if choice.finished:
-            self._leave_engine(choice)
-        for message in messages:
-            mine.client_messages.append(ClientMessage.to_all(request, message))
-            request.last_sent_at = time.monotonic()
-            if isinstance(message, Done):
-                mine.events.append((request.owner, request.finished_event()))
-                self._end(request)
-                self.completed += 1
-                logger.info(
-                    "done: %d tokens", request.tokens,
-                    extra={"request_id": request.dispatch.request_id, "model": request.model},
-                )  # fmt: skip
-        if outgoing is None:
-            self._put(mine)
-
-    def _learn(
-        self, request: ActiveRequest, choice: RequestChoice, output: Output, *, first: bool
-    ) -> None:
-        """Note how large prompts and answers are; `first` tells of a request's first token."""
-        if first:
-            prompt = request.prompt_of(choice)
-            self._speeds.prompt_computed(
-                request.model,
-                text_bytes=prompt.text_bytes,
-                tokens=prompt.tokens,
-                cached_tokens=prompt.cached_tokens,
-            )
-        if output.finish_reason in ("stop", "length") and not request.counts_only:
-            self._speeds.answered(request.model, choice.tokens)
-
-    def _models_in_use(self) -> Collection[ModelId]:
-        return self._requests.by_model().keys()
+                pass  # the other facts are about models, or for the engine process
 
     def _on_model_failed(self, model: Model, error: ClusterError) -> None:
-        """Another worker may have it."""
+        """Requeue the requests of a model: another worker may serve it."""
         end = StreamError.of(error.code, error.message, retry_after_ms=error.retry_after_ms)
         self.requeue_all(end, model=model.id)
 
@@ -475,10 +384,8 @@ class Scheduler:
             self._requests.enter_engine(request)
             self.sessions.begin(request)
             for choice in request.choices:
-                engine.send(request.order(choice))
+                engine.send(submit_order(request, choice))
         self.admission.prefetch()
-
-    # Ends.
 
     def _fail(
         self,
@@ -488,49 +395,5 @@ class Scheduler:
         requeue: bool = False,
         suspect: bool = False,
     ) -> None:
-        event = request.failed_event(error, terminal_sent=not requeue, suspect=suspect)
-        outgoing = PublishBatch([(request.owner, event)])
-        if requeue:
-            self._requests.requeue(request, event, time.monotonic())
-        else:
-            outgoing.client_messages.append(ClientMessage.to_all(request, request.fail(error)))
-        self._end(request, cancel=True)
-        self._put(outgoing)
-        if is_of_the_request(error.code):
-            self.rejected += 1
-        else:
-            self.failed += 1
-        logger.warning(
-            "request failed: %s", error.message,
-            extra={"request_id": request.dispatch.request_id, "code": error.code},
-        )  # fmt: skip
+        self.termination.fail(request, error, requeue=requeue, suspect=suspect)
         self._admit_all()
-
-    def _end(self, request: ActiveRequest, *, cancel: bool = False) -> None:
-        """Forget a request; `cancel` also makes the engine forget it."""
-        self.changes.notify()
-        if cancel and request.engine is not None:
-            self._cancel_sequences(request)
-        if self._requests.end(request) and request.engine is not None:
-            self.admission.forget_prefixes(request)
-            self.sessions.end(
-                request, answered=isinstance(request.end, Done) and request.tokens > 0
-            )
-            self.models.catalogue[request.model].used_at = time.monotonic()
-        self.admission.leave_queue(request)
-        for choice in request.choices:
-            self._leave_engine(choice)
-
-    def _leave_engine(self, choice: RequestChoice) -> None:
-        if (request := self._requests.leave_engine(choice)) is not None:
-            assert request.engine is not None
-            self.admission.leave_place(request.engine, request.model)
-
-    def _cancel_sequences(self, request: ActiveRequest) -> None:
-        assert request.engine is not None
-        for choice in request.unfinished:
-            self.engines[request.engine].send(Cancel(choice.sequence))
-
-
-def _cancelled(choice: RequestChoice) -> Output:
-    return Output(choice.sequence, choice.tokens, [], "", "cancelled")

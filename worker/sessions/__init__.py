@@ -1,1 +1,1 @@
-"""The conversations of clients: what was said in them, and what is kept of them."""
+"""Sessions: the messages of conversations, and how much of them engines have cached."""

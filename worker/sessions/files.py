@@ -1,4 +1,4 @@
-"""A file for each session, so that conversations go on after a restart."""
+"""One file per session, so that sessions survive a restart."""
 
 import contextlib
 import hashlib
@@ -20,11 +20,11 @@ _UNFINISHED = ".part"
 
 
 class SessionFiles:
-    """Written and deleted in order, by a thread of their own; what goes wrong is logged once,
-    and sessions are forgotten at the next restart then.
+    """Files are written and deleted in order, on a thread of their own. An I/O error is logged
+    once; the affected sessions are then lost at the next restart.
 
     Args:
-        folder: None where nothing may be kept on disk.
+        folder: None if nothing may be stored on disk.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -33,7 +33,7 @@ class SessionFiles:
         self._failed = False
 
     def read(self) -> Iterator[Session]:
-        """All sessions of earlier runs; a file that is none is deleted."""
+        """Read the sessions of earlier runs; an invalid file is deleted."""
         if self._folder is None:
             return
         with contextlib.suppress(OSError):
@@ -43,9 +43,9 @@ class SessionFiles:
                 try:
                     session = Session.from_json(path.read_bytes())
                     if path.name != _name(session.key):
-                        raise ValueError("it is named like another session")
+                        raise ValueError("the file has the name of another session")
                 except ValueError as error:
-                    logger.warning("%s is no session any more: %s", path, error)
+                    logger.warning("deleting %s, which is not a valid session: %s", path, error)
                     path.unlink()
                 else:
                     yield session
@@ -61,7 +61,7 @@ class SessionFiles:
             self._thread.submit(self._do, partial(path.unlink, missing_ok=True))
 
     def close(self) -> None:
-        """Return when all is written."""
+        """Return once all writes are done."""
         self._thread.shutdown()
 
     def _do(self, work: Callable[[], None]) -> None:

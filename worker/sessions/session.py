@@ -9,23 +9,23 @@ from pydantic import ValidationError
 from shared.ids import ClientName, ModelId, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.conversation import Message, Turn, turn_bytes
-from worker.link.messages import SequenceMeasured
+from worker.link.facts import SequenceMeasured
 
-_KEPT = ("client", "id", "model", "turns", "tokens", "engine", "end", "created_at", "used_at")
+_STORED = ("client", "id", "model", "turns", "tokens", "engine", "end", "created_at", "used_at")
 
 
 @dataclass(slots=True, eq=False)
 class Session:
     """
     Attributes:
-        turns: how many were answered, as far as this worker knows.
-        said: all messages, with the answers: nothing where turns never come alone, None where
-            not all is known.
-        tokens: of its text, as far as that was kept once.
-        engine, end: which engine keeps its text, and the block with which that ends.
-        created_at, used_at: in seconds since 1970.
-        active: requests that run.
-        measured: what is kept of its text now.
+        turns: number of answered turns that this worker knows of.
+        said: all messages, including the answers: empty if the client always sends the whole
+            conversation, None if not all are known.
+        tokens: tokens of its sequence when that was cached last.
+        engine, end: the engine that caches its sequence, and the last block of the sequence.
+        created_at, used_at: seconds since 1970.
+        active: number of running requests.
+        measured: how much of its sequence is cached now.
     """
 
     client: ClientName
@@ -47,13 +47,13 @@ class Session:
         return self.client, self.id
 
     @property
-    def said_bytes(self) -> int:
-        """About what its messages take."""
+    def message_bytes(self) -> int:
+        """Approximate size of its messages."""
         return sum(turn_bytes(turn) + 100 for turn in self.said or [])
 
     @property
     def answers(self) -> int:
-        """How many stand among its messages, those of other workers too."""
+        """Number of answers among its messages, including those of other workers."""
         return sum(message["role"] == "assistant" for message in self.said or [])
 
     @property
@@ -61,21 +61,20 @@ class Session:
         return self.measured.own_bytes if self.measured else 0
 
     def to_json(self) -> bytes:
-        """What is kept of it over restarts."""
-        kept = {name: getattr(self, name) for name in (*_KEPT, "pinned", "said")}
-        return orjson.dumps(kept)
+        """Return what is stored on disk."""
+        return orjson.dumps({name: getattr(self, name) for name in (*_STORED, "pinned", "said")})
 
     @classmethod
     def from_json(cls, data: bytes) -> "Session":
-        """Raises ValueError for what `to_json` did not write."""
+        """Raises ValueError if `to_json` did not write this."""
         try:
             session = cls(**orjson.loads(data))
         except TypeError as error:
             raise ValueError(str(error)) from None
-        texts = (session.client, session.id, session.model)
+        strings = (session.client, session.id, session.model)
         numbers = (session.created_at, session.used_at, session.turns, session.tokens)
         if not (
-            all(isinstance(each, str) for each in texts)
+            all(isinstance(each, str) for each in strings)
             and all(isinstance(each, int | float) for each in (*numbers, session.engine))
             and (session.end is None or _is_hex(session.end))
             and (session.said is None or all(map(_is_message, session.said)))
@@ -84,9 +83,9 @@ class Session:
         return session
 
     def status(self, now: float) -> SessionStatus:
-        """For people. Args: now: in seconds since 1970."""
-        figures = asdict(self.measured) if self.measured else {}
-        figures.pop("end", None)
+        """Return the status for people; `now` is in seconds since 1970."""
+        measured = asdict(self.measured) if self.measured else {}
+        measured.pop("end", None)
         return SessionStatus(
             client=self.client,
             id=self.id,
@@ -98,7 +97,7 @@ class Session:
             active=self.active > 0,
             age_s=round(max(0.0, now - self.created_at), 1),
             idle_s=round(max(0.0, now - self.used_at), 1),
-            **figures,
+            **measured,
         )
 
 

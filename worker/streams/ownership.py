@@ -1,4 +1,5 @@
-"""Asking the leader which streams are still this worker's, after it was away."""
+"""Stream ownership: asks the leader which streams still belong to this worker, after the worker was
+unreachable."""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,43 +12,44 @@ from shared.ids import WorkerId
 from shared.messages.control import RequestQuery, RequestState
 from worker.requests.active_request import ActiveRequest
 
-_ANSWER_WAIT_S = 1.0
+_REPLY_TIMEOUT_S = 1.0
 
 
 async def find_reassigned(
     bus: Bus, worker: WorkerId, requests: Iterable[ActiveRequest]
 ) -> list[ActiveRequest]:
-    """Those that ended, or that another attempt serves.
+    """Return the requests that have ended, or that another attempt serves.
 
-    Where no controller answers, or none knows, a request stays this worker's: its client may still
-    be there.
+    If no controller replies or knows a request, the request stays with this worker: its client may
+    still be listening.
     """
-    asked = list(requests)
+    candidates = list(requests)
     async with asyncio.TaskGroup() as tasks:
-        answers = [tasks.create_task(_state(bus, request)) for request in asked]
+        queries = [tasks.create_task(_state(bus, request)) for request in candidates]
     return [
         request
-        for request, answer in zip(asked, answers, strict=True)
-        if (state := answer.result()) is not None and not _is_ours(request, state, worker)
+        for request, query in zip(candidates, queries, strict=True)
+        if (state := query.result()) is not None and not _is_owned(request, state, worker)
     ]
 
 
 async def _state(bus: Bus, request: ActiveRequest) -> RequestState | None:
-    """What the leader says of it; None where nobody does."""
+    """Return the leader's state of a request; None without a reply, or if the leader does not know
+    the request."""
     client, request_id = request.key
     query = encode(RequestQuery(request_id=request_id))
     try:
-        answer = await bus.request(
-            subjects.request(client, "status"), query, timeout_s=_ANSWER_WAIT_S
+        reply = await bus.request(
+            subjects.request(client, "status"), query, timeout_s=_REPLY_TIMEOUT_S
         )
-        state = decode(RequestState, answer.payload)
+        state = decode(RequestState, reply.payload)
     except (BusError, DecodeError):
         return None
     return None if state.state == "unknown" else state
 
 
-def _is_ours(request: ActiveRequest, state: RequestState, worker: WorkerId) -> bool:
+def _is_owned(request: ActiveRequest, state: RequestState, worker: WorkerId) -> bool:
     attempt = request.dispatch.attempt
     if state.attempt != attempt:
-        return state.attempt < attempt  # it does not know of this one yet
-    return state.worker == worker  # none where the leader told the end itself
+        return state.attempt < attempt  # the leader does not know of this attempt yet
+    return state.worker == worker  # None if the leader sent the terminal message itself

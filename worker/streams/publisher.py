@@ -1,8 +1,8 @@
-"""The one way out to NATS for streams: first the owners, then the clients, in order.
+"""Publishes streams to NATS: first events for the leader, then messages for clients, in order.
 
-A controller must never know less of a stream than its client, so that another worker can go
-on from what the controller knows. Hence one task, one connection, and this order. And nothing
-is written for a stream that may have gone elsewhere; see `lease`.
+The leader must never know less of a stream than the stream's client, so that another worker can
+continue from what the leader knows. Hence one task, one connection, and this order. Nothing is
+published for a stream that another worker may own by now; see `stream_lease`.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from worker.streams.stream_lease import StreamLease
 logger = logging.getLogger(__name__)
 
 _APPROXIMATE_MESSAGE_BYTES = 256
-_FORGIVING_S = 3.0
-"""So long after a new connection a 503 says nothing: clients reconnect too."""
+_RECONNECT_GRACE_S = 3.0
+"""For this long after a reconnect a 503 (no responders) is ignored: clients reconnect, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMessage:
-    """A message of a stream, for some inboxes."""
+    """A message of a stream, and the inboxes that get it."""
 
     request: ActiveRequest
     message: StreamMessage
@@ -42,13 +42,14 @@ class ClientMessage:
 
     @classmethod
     def to_all(cls, request: ActiveRequest, message: StreamMessage) -> "ClientMessage":
-        """For everybody who listens now: who comes later is told from the start."""
+        """Address the inboxes that are attached now; one that is attached later gets the whole
+        stream then."""
         return cls(request, message, tuple(request.inboxes))
 
 
 @dataclass(slots=True)
 class PublishBatch:
-    """What one decode step, or one other event, has to tell."""
+    """What one decode step, or another event, publishes."""
 
     events: list[tuple[ControllerId, RequestEvent]] = field(default_factory=list)
     client_messages: list[ClientMessage] = field(default_factory=list)
@@ -59,13 +60,13 @@ class PublishBatch:
 
 
 class StreamPublisher:
-    """Publishes `PublishBatch`s in the order they were put.
+    """Publishes batches in the order in which they were put.
 
     Args:
-        check_streams: awaited after the lease lapsed, with the requests of what waits to be
-            sent, but those whose end was sent before; drops those, and others, that are not ours
-            any more.
-        on_missed: called with an inbox that nobody listens to.
+        check_streams: awaited after the lease has expired, with the requests of the messages in the
+            backlog, except those whose terminal message was published before; drops the requests
+            that this worker no longer owns.
+        on_missed: called with an inbox that has no subscriber.
     """
 
     def __init__(
@@ -85,46 +86,46 @@ class StreamPublisher:
         self._check_streams = check_streams
         self._on_missed = on_missed
         self._probes = bus.new_inbox()
-        self._forgiving_until = 0.0
-        self._waiting: deque[PublishBatch] = deque()
+        self._ignore_missed_until = 0.0
+        self._backlog: deque[PublishBatch] = deque()
         self._changes = Changes()
         self._backlog_bytes = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
 
     def put(self, outgoing: PublishBatch) -> None:
         if outgoing.events or outgoing.client_messages:
             self._backlog_bytes += outgoing.cost_bytes
             if self._backlog_bytes > BACKLOG_LIMIT_BYTES:
-                self._room.clear()
-            self._waiting.append(outgoing)
+                self._has_capacity.clear()
+            self._backlog.append(outgoing)
             self._changes.notify()
 
-    async def wait_for_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Return once the backlog is below its limit."""
-        await self._room.wait()
+        await self._has_capacity.wait()
 
     async def run(self) -> None:
         """Publish until cancelled."""
         await self._bus.subscribe(f"{self._probes}.>", self._on_probe_answer)
         while True:
-            await self._changes.wait_until(lambda: bool(self._waiting))
+            await self._changes.wait_until(lambda: bool(self._backlog))
             await self._regain_lease()
-            await self._publish(self._waiting[0])
-            self._backlog_bytes -= self._waiting.popleft().cost_bytes
+            await self._publish(self._backlog[0])
+            self._backlog_bytes -= self._backlog.popleft().cost_bytes
             if self._backlog_bytes <= BACKLOG_LIMIT_BYTES // 2:
-                self._room.set()
+                self._has_capacity.set()
             self._changes.notify()
-            await asyncio.sleep(0)  # publish only buffers: let the client flush
+            await asyncio.sleep(0)  # publish only buffers: let the NATS client flush
 
     async def drain(self, limit_s: float) -> None:
-        """Return once everything put so far is published, or the time is over."""
+        """Return once the backlog is published, or after `limit_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                await self._changes.wait_until(lambda: not self._waiting)
+                await self._changes.wait_until(lambda: not self._backlog)
 
     async def _regain_lease(self) -> None:
-        """Wait for the connection, and for certainty about our streams."""
+        """Wait until NATS is connected and the lease is valid."""
         while True:
             await self._bus.wait_connected()
             connection = self._bus.connections
@@ -132,18 +133,18 @@ class StreamPublisher:
                 return
             client_messages = [
                 client_message
-                for outgoing in self._waiting
+                for outgoing in self._backlog
                 for client_message in outgoing.client_messages
             ]
             await self._check_streams(
-                {each.request for each in client_messages if not each.request.told}
+                {each.request for each in client_messages if not each.request.end_published}
             )
             if connection == self._bus.connections:
                 self._lease.restore(connection)
-                self._forgiving_until = self._lease.now() + _FORGIVING_S
+                self._ignore_missed_until = self._lease.now() + _RECONNECT_GRACE_S
 
     async def _on_probe_answer(self, message: BusMessage) -> None:
-        if message.no_responders and self._lease.now() > self._forgiving_until:
+        if message.no_responders and self._lease.now() > self._ignore_missed_until:
             self._on_missed(message.subject.removeprefix(f"{self._probes}."))
 
     async def _publish(self, outgoing: PublishBatch) -> None:
@@ -157,9 +158,10 @@ class StreamPublisher:
         for client_message in outgoing.client_messages:
             if client_message.request.fenced:
                 continue
-            client_message.request.told |= client_message.message is client_message.request.end
+            request = client_message.request
+            request.end_published |= client_message.message is request.end
             for inbox in client_message.inboxes:
-                if client_message.request.multiplex:
+                if request.multiplex:
                     multiplexed[inbox].append(client_message)
                 else:
                     await self._send_client_messages(inbox, [client_message])
@@ -167,7 +169,8 @@ class StreamPublisher:
             await self._send_client_messages(inbox, client_messages)
 
     async def _send_client_messages(self, inbox: str, client_messages: list[ClientMessage]) -> None:
-        """One message: of a single letter, or of several to a multiplexed inbox."""
+        """Publish one NATS message: a single client message, or several for a multiplexed inbox;
+        one that is too large is split, or replaced by an error."""
         payload = _encode(
             client_messages, [client_message.message for client_message in client_messages]
         )
@@ -180,7 +183,8 @@ class StreamPublisher:
         await self._send(inbox, payload, reply=self._probe(inbox, client_messages))
 
     def _probe(self, inbox: str, client_messages: list[ClientMessage]) -> str:
-        """A reply subject that tells whether somebody listens, when it is time for that."""
+        """Return a reply subject on which the server reports a missing subscriber, if a probe is
+        due."""
         now = self._lease.now()
         due = [
             client_message.request.inboxes.should_probe(inbox, now)
@@ -194,7 +198,7 @@ class StreamPublisher:
         try:
             await self._bus.publish(subject, payload, reply=reply)
         except BusError as error:
-            # The message is lost; indexes reveal the gap and clients ask again.
+            # The message is lost; clients see the gap in the indexes and ask for a resend.
             logger.warning("a message could not be published: %s", error.message)
 
 
@@ -206,6 +210,6 @@ def _encode(client_messages: list[ClientMessage], messages: list[StreamMessage])
 
 
 def _too_large(client_message: ClientMessage, size: int) -> Failed:
-    """What a client gets instead of an answer that fits into no message."""
+    """End a request whose answer does not fit into one message."""
     message = f"the answer has {size} bytes, more than one message may have"
     return client_message.request.fail(StreamError.of("answer_too_large", message))

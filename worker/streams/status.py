@@ -1,4 +1,5 @@
-"""What a client is told of its request besides tokens: where it stands, and that it lives."""
+"""Stream status: the messages of a stream that carry no tokens, such as its state and
+keep-alives."""
 
 import time
 from collections.abc import Callable
@@ -16,8 +17,8 @@ class StreamStatus:
     """Sends the status messages of streams.
 
     Args:
-        models: who tells how far a model is.
-        put: hands messages to the publisher.
+        models: for the progress of loading.
+        put: passes messages to the publisher.
     """
 
     def __init__(self, models: ModelCatalogue, put: Callable[[PublishBatch], None]) -> None:
@@ -25,19 +26,19 @@ class StreamStatus:
         self._put = put
 
     def accepted(self, request: ActiveRequest) -> None:
-        """Tell that it is answered for."""
+        """Send `accepted`: this worker answers for the request from now on."""
         if (message := request.accepted_message()) is not None:
             self._put(PublishBatch(client_messages=[ClientMessage.to_all(request, message)]))
 
     def send(self, request: ActiveRequest) -> None:
-        """Tell all who listen how it stands."""
+        """Send the state of a request to all its inboxes."""
         message = request.state_message()
         request.last_sent_at = time.monotonic()
         if message is not None:
             self._put(PublishBatch(client_messages=[ClientMessage.to_all(request, message)]))
 
     def renew(self, request: ActiveRequest, now: float) -> None:
-        """Tell what has changed while it waits for its model, and that it lives, if it is time."""
+        """Send a keep-alive, or the progress of loading the request's model, if it is due."""
         silent_s = now - request.last_sent_at
         if silent_s >= (PROBE_INTERVAL_S if request.inboxes.doubtful else KEEP_ALIVE_S):
             self.send(request)
@@ -45,14 +46,14 @@ class StreamStatus:
             self._send_loading(request)
 
     def replay(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
-        """Say again to one inbox what was said from a token index on."""
-        said = request.replay(choice, index)
+        """Resend a stream to one inbox, from a token index on; `choice` None: all choices."""
+        messages = request.replay(choice, index)
         accepted = request.accepted_message()
         if accepted is not None and request.end is None and not index:
-            said.insert(0, accepted)
+            messages.insert(0, accepted)
         self._put(
             PublishBatch(
-                client_messages=[ClientMessage(request, message, (inbox,)) for message in said]
+                client_messages=[ClientMessage(request, message, (inbox,)) for message in messages]
             )
         )
 

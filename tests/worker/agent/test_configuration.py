@@ -45,50 +45,50 @@ def test_at_first_it_is_the_machines_own_file() -> None:
 
 
 def test_what_was_taken_is_there_after_a_restart() -> None:
-    started().take(GOOD)
+    started().switch(GOOD)
     restarted = started()
     assert (restarted.version, restarted.problem) == (3, None)
-    restarted.came_up()
+    restarted.on_ready()
     for _ in range(5):
         again = started()
         assert again.version == 3
-        again.came_up()
-    again.take(None)
+        again.on_ready()
+    again.switch(None)
     assert started().version == 0
 
 
 def test_each_worker_of_a_machine_has_its_own_in_each_cluster() -> None:
-    started().take(GOOD)
+    started().switch(GOOD)
     assert Configuration(WorkerId("w"), SERVERS[::-1], load).version == 3
     assert Configuration(WorkerId("w"), SERVERS[:1], load).version == 0
     assert Configuration(WorkerId("other"), SERVERS, load).version == 0
 
 
 def test_a_version_that_ends_the_worker_twice_is_left_for_the_one_before() -> None:
-    started().take(GOOD)
+    started().switch(GOOD)
     good = started()
-    good.came_up()
-    good.take(NEXT)
+    good.on_ready()
+    good.switch(NEXT)
     assert started().version == 4
     assert started().version == 4
     third = started()
     assert third.version == 3
-    assert third.problem == "version 4: the worker ended 2 times before it was ready"
-    third.came_up()
+    assert third.problem == "version 4: the worker exited 2 times before it was ready"
+    third.on_ready()
     assert started().problem is not None  # until another version comes
-    third.take(NEXT)
+    third.switch(NEXT)
     assert started().problem is None
 
 
 def test_where_the_one_before_is_no_good_either_it_is_the_machines_own() -> None:
-    started().take(GOOD)
-    started().take(NEXT)
+    started().switch(GOOD)
+    started().switch(NEXT)
     assert [started().version for _ in range(5)] == [4, 4, 3, 3, 0]
 
 
 def test_a_version_that_this_release_cannot_read_is_left_at_once() -> None:
-    started().take(GOOD)
-    started().take(BROKEN)
+    started().switch(GOOD)
+    started().switch(BROKEN)
     broken = started()
     assert broken.version == 3
     assert broken.problem is not None and "worker.drain_timeout_ms" in broken.problem
@@ -104,7 +104,7 @@ def test_a_wrong_file_of_the_machine_is_an_error() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"current": 1}', b"\xff"])
 def test_what_is_kept_and_cannot_be_read_is_passed_over(home: Path, content: bytes) -> None:
-    started().take(GOOD)
+    started().switch(GOOD)
     (kept,) = home.rglob("w.json")
     kept.write_bytes(content)
     assert started().version == 0

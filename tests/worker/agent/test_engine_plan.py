@@ -14,7 +14,7 @@ from worker.agent import engine_plan as plans
 from worker.agent.engine_plan import decide, engine_plan
 from worker.engine_process.process import EngineProcess
 from worker.engine_process.threads import EngineThreads, shares
-from worker.link.messages import UseThreads
+from worker.link.orders import UseThreads
 
 GB = 10**9
 
@@ -40,7 +40,7 @@ def planned(
 
 
 def test_what_is_set_holds_on_any_machine() -> None:
-    assert planned(3, accelerator="metal", soft_bytes=0) == (3, "as worker.engines.count says")
+    assert planned(3, accelerator="metal", soft_bytes=0) == (3, "set by worker.engines.count")
 
 
 @pytest.mark.parametrize("accelerator", ["metal", "cuda"])
@@ -51,7 +51,7 @@ def test_a_gpu_has_one(accelerator: str) -> None:
 
 def test_without_a_gpu_there_is_one_for_each_core() -> None:
     assert planned(cores=1)[0] == 1
-    assert planned(cores=8) == (8, "one for each core, as there is no GPU")
+    assert planned(cores=8) == (8, "one per core, as there is no GPU")
 
 
 def test_copies_beyond_the_first_take_half_of_what_it_leaves() -> None:

@@ -21,10 +21,10 @@ def refusal(claim: LeaderClaim, term: int | None, controller: ControllerId = ONE
 def test_work_counts_only_in_the_term_that_claimed_the_worker() -> None:
     claim = LeaderClaim()
     assert refusal(claim, 1) == "not_claimed"
-    claim.take(1, ONE)
+    claim.accept(1, ONE)
     assert refusal(claim, 1) is None
     assert refusal(claim, 2) == "not_claimed"
-    claim.take(2, OTHER)
+    claim.accept(2, OTHER)
     assert refusal(claim, 1) == "stale_term"
     assert refusal(claim, 2, OTHER) is None
     assert refusal(claim, 2, ONE) == "stale_term"
@@ -32,8 +32,8 @@ def test_work_counts_only_in_the_term_that_claimed_the_worker() -> None:
 
 def test_the_same_leader_may_claim_again() -> None:
     claim = LeaderClaim()
-    claim.take(3, ONE)
-    claim.take(3, ONE)
+    claim.accept(3, ONE)
+    claim.accept(3, ONE)
     assert (claim.term, claim.controller) == (3, ONE)
 
 
@@ -42,9 +42,9 @@ def test_neither_an_earlier_term_nor_the_term_of_another_one_claims(
     term: int, controller: ControllerId
 ) -> None:
     claim = LeaderClaim()
-    claim.take(3, ONE)
+    claim.accept(3, ONE)
     with pytest.raises(RequestError) as caught:
-        claim.take(term, controller)
+        claim.accept(term, controller)
     assert caught.value.code == "stale_term"
     assert (claim.term, claim.controller) == (3, ONE)
 
@@ -52,7 +52,7 @@ def test_neither_an_earlier_term_nor_the_term_of_another_one_claims(
 def test_orders_of_operators_have_no_term_and_count_always() -> None:
     claim = LeaderClaim()
     claim.check(None)
-    claim.take(5, ONE)
+    claim.accept(5, ONE)
     claim.check(None)
     with pytest.raises(RequestError):
         claim.check(4)
@@ -61,5 +61,5 @@ def test_orders_of_operators_have_no_term_and_count_always() -> None:
 def test_a_controller_of_a_release_without_terms_is_served_until_a_leader_claims() -> None:
     claim = LeaderClaim()
     assert refusal(claim, None) is None
-    claim.take(1, ONE)
+    claim.accept(1, ONE)
     assert refusal(claim, None) == "stale_term"

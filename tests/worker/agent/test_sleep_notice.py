@@ -149,7 +149,7 @@ async def test_a_worker_that_fails_at_it_does_not_keep_the_machine_awake() -> No
 
 async def test_where_nothing_is_told_the_worker_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     await Noticed(Deaf()).notice.run()
-    assert "will not tell of its sleep: not here" in caplog.text
+    assert "no sleep notifications from this machine: not here" in caplog.text
 
 
 async def test_a_system_that_lacks_what_macos_has_does_not_end_the_worker(
@@ -161,7 +161,7 @@ async def test_a_system_that_lacks_what_macos_has_does_not_end_the_worker(
         pass
 
     await SleepNotice(MacPower(), busy=lambda: False, before=nothing, after=nothing).run()
-    assert "will not tell of its sleep" in caplog.text
+    assert "no sleep notifications" in caplog.text
 
 
 async def _end(task: "asyncio.Task[None]") -> None:

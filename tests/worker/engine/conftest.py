@@ -11,7 +11,7 @@ from tests.worker.engine.driven_batch import steady
 from tests.worker.engine.other_models import KINDS, random_network, serving
 from tests.worker.engine.watched_network import WatchedNetwork
 from worker.engine.model import LoadedModel, load_model
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 
 
 @pytest.fixture(scope="session")

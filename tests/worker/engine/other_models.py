@@ -23,7 +23,7 @@ from worker.engine.caches import CacheLayout
 from worker.engine.model import LoadedModel
 from worker.engine.output_layer import OutputLayer
 from worker.engine.sampling import BatchSampler, SampledRow
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 VOCABULARY = 258
 WINDOW_TOKENS = 24

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker.engine.token_sampling import limiting_top_k, row_key, uniform_of, uniform_rows
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 Array = NDArray[np.float64]
 

@@ -14,19 +14,15 @@ from tests.worker.engine.samplings import GREEDY
 from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemorySettings
 from worker.engine.loop import Engine
 from worker.kv_memory.block import Block
-from worker.link.messages import (
-    Cancel,
+from worker.link.facts import (
     Fact,
-    LoadModel,
     ModelFailed,
     ModelLoaded,
-    Order,
     Output,
     SequenceRejected,
     StepCompleted,
-    Stop,
-    Submit,
 )
+from worker.link.orders import Cancel, LoadModel, Order, Stop, Submit
 
 TINY = ModelId("tiny")
 _LIMIT_S = 60

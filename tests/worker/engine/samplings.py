@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 GREEDY = Sampling(
     temperature=0.0,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from worker.link.activity import ActivityKind, EngineActivity
-from worker.link.messages import Fact, LoadModel, ModelLoaded, PrefillAdvanced, StepCompleted
+from worker.link.facts import Fact, ModelLoaded, PrefillAdvanced, StepCompleted
+from worker.link.orders import LoadModel
 
 
 def _at(engine: RunningEngine, kind: type[Fact]) -> list[ActivityKind]:

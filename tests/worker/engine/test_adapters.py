@@ -18,7 +18,8 @@ from shared.ids import ModelId
 from tests.adapters import make_adapter, make_peft_adapter
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from worker.engine.model import LoadedModel, load_model
-from worker.link.messages import LoadModel, ModelFailed, ModelLoaded
+from worker.link.facts import ModelFailed, ModelLoaded
+from worker.link.orders import LoadModel
 
 _TOKENS = 24
 _TEXT = "Once upon a time"

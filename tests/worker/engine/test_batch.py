@@ -21,7 +21,7 @@ from worker.engine.model import LoadedModel
 from worker.engine.prefill import PrefillProgress
 from worker.engine.prompt import PreparedSequence
 from worker.engine.tokens import Token
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 MakeBatch = Callable[..., DrivenBatch]
 _WAYS = [

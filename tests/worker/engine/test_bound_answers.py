@@ -15,7 +15,7 @@ from tests import tiers
 from tests.worker.engine.running_engine import Answer, RunningEngine
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.grammar import compiler
-from worker.link.messages import Calling, Submit
+from worker.link.orders import Calling, Submit
 
 DEMO = ModelId("demo")
 _CITY = {

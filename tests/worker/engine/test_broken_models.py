@@ -14,7 +14,7 @@ from shared.ids import ModelId
 from tests.crashing.folders import make_crashing_model
 from tests.worker.engine.running_engine import RunningEngine, running_engine
 from worker.engine import model, model_tokenizer, served_models
-from worker.link.messages import ModelFailed, ModelLoaded
+from worker.link.facts import ModelFailed, ModelLoaded
 
 _WEIGHTS = "model.safetensors"
 

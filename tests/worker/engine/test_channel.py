@@ -4,15 +4,15 @@ import socket
 import subprocess
 import sys
 
+from worker.link.facts import PrefillAdvanced
 from worker.link.frames import HEADER, decode_body, frame_length
-from worker.link.messages import PrefillAdvanced
 
 _FACTS = 20_000
 """Several times what the socket buffers."""
 _ENGINE = """
 import socket, sys
 from worker.engine.channel import Channel
-from worker.link.messages import PrefillAdvanced
+from worker.link.facts import PrefillAdvanced
 
 channel = Channel(socket.socket(fileno=int(sys.argv[1])), lambda order: None)
 channel.start()

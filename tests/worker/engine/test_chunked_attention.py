@@ -27,7 +27,7 @@ from tests.worker.engine.watched_network import WatchedNetwork, prepared, random
 from worker.engine.caches import Cache, leaves
 from worker.engine.chunk_cache import ChunkCache
 from worker.engine.model import LoadedModel, load_model
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 
 C = CHUNK_TOKENS
 BLOCK = 16

@@ -15,7 +15,7 @@ from shared.ids import ModelId
 from tests.models import CONTEXT_TOKENS
 from worker.engine.context_length import ASSUMED_TOKENS, UNBOUNDED_TOKENS, find_context_length
 from worker.engine.model import LoadedModel, load_model
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 
 _NO_LIMIT = int(1e30)
 """What tokenizers without a limit carry."""

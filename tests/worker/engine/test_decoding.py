@@ -22,7 +22,7 @@ from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PendingPrefill
 from worker.engine.tokens import Token
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 
 def _row(

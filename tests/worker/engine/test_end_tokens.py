@@ -13,7 +13,8 @@ from shared.errors import ModelError
 from shared.ids import ModelId
 from tests.worker.engine.running_engine import TINY, running_engine
 from worker.engine.model import load_model
-from worker.link.messages import LoadModel, ModelLoaded
+from worker.link.facts import ModelLoaded
+from worker.link.orders import LoadModel
 
 _OWN = 257
 """The tokenizer's own end token."""

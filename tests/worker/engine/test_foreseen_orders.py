@@ -11,17 +11,8 @@ from shared.ids import ModelId
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.watched_network import random_ids
 from worker.engine.kv_memory import KVMemorySettings
-from worker.link.messages import (
-    CancelPrefetch,
-    EngineMeasured,
-    Fact,
-    KVMemoryMeasured,
-    LimitMemory,
-    Prefetch,
-    SequenceRejected,
-    Submit,
-    UnloadModel,
-)
+from worker.link.facts import EngineMeasured, Fact, KVMemoryMeasured, SequenceRejected
+from worker.link.orders import CancelPrefetch, LimitMemory, Prefetch, Submit, UnloadModel
 
 _PROMPT = random_ids(180, 5)
 _BLOCK = 16

@@ -14,7 +14,8 @@ from shared.ids import ModelId
 from tests.worker.engine.running_engine import running_engine
 from worker.engine.load_errors import Stage, loading_error
 from worker.engine.model import load_model
-from worker.link.messages import LoadModel, ModelFailed
+from worker.link.facts import ModelFailed
+from worker.link.orders import LoadModel
 
 _CONVERSION = "choose another conversion of it, such as one of mlx-community on the hub"
 

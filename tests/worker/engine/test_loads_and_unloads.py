@@ -12,7 +12,8 @@ from tests.tiers import long_form
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.unusual_networks import save_unusual
 from worker.engine.kv_memory import KVMemorySettings
-from worker.link.messages import ModelLoaded, UnloadModel
+from worker.link.facts import ModelLoaded
+from worker.link.orders import UnloadModel
 
 _GEMMA, _THIRD = ModelId("gemma2"), ModelId("third")
 _MB = 2**20

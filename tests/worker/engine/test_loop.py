@@ -22,18 +22,17 @@ from worker.engine import loop
 from worker.engine.decoding import DecodeGroup, SampledTokens
 from worker.engine.kv_memory import KVMemorySettings
 from worker.engine.step_scheduler import StepScheduler
-from worker.link.messages import (
+from worker.link.facts import (
     EngineMeasured,
     Fact,
     ModelLoaded,
     PrefillAdvanced,
     PrefixRestored,
-    SentCharacters,
     SequenceCached,
     SequenceStarted,
     StepCompleted,
-    UnloadModel,
 )
+from worker.link.orders import SentCharacters, UnloadModel
 
 SEEDED = sampling(temperature=0.9, top_p=0.95, seed=12345)
 PENALISED = sampling(

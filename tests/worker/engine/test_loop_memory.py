@@ -13,13 +13,8 @@ from tests.models import CONTEXT_TOKENS
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.samplings import sampling
 from worker.engine.row_cache import BLOCK_TOKENS
-from worker.link.messages import (
-    Fact,
-    ModelFailed,
-    ModelLoaded,
-    SequencePreempted,
-    UnloadModel,
-)
+from worker.link.facts import Fact, ModelFailed, ModelLoaded, SequencePreempted
+from worker.link.orders import UnloadModel
 
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
 """Of the tiny model: layers, keys and values, heads, size, float32."""

@@ -10,7 +10,7 @@ from tests.worker.engine.samplings import sampling
 from tests.worker.grammar.hostile import ENFORCED, MARKERS
 from tests.worker.grammar.validity import invalidity
 from worker.grammar.schemas import moved
-from worker.link.messages import Calling
+from worker.link.orders import Calling
 
 _LONGEST = 500
 """Characters of a schema that the prompt has room for."""

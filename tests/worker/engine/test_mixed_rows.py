@@ -15,7 +15,7 @@ from tests.worker.engine.other_models import KINDS, greedy_with_cache, random_ne
 from tests.worker.engine.unusual_networks import unusual_network
 from tests.worker.engine.watched_network import prepared, random_ids
 from worker.engine.model import LoadedModel, load_model
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 
 _LENGTHS = [
     1, 2, 3, 5, 9, 15, 16, 17, 23, 24, 25, 31, 33, 40, 47, 48,

@@ -14,7 +14,7 @@ from shared.ids import ModelId
 from tests.worker.engine.samplings import GREEDY
 from worker.engine.model import LoadedModel, load_model
 from worker.engine.prompt import prepare
-from worker.link.messages import Calling, LoadModel, Submit
+from worker.link.orders import Calling, LoadModel, Submit
 
 _TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 _DEFAULT = f"default:{_TURNS}"

@@ -14,7 +14,8 @@ from tests.scripted.other_families import OTHER_TEMPLATES
 from tests.worker.answer import test_muse
 from tests.worker.answer.families import FAMILIES, WeatherCall
 from tests.worker.engine.running_engine import RunningEngine
-from worker.link.messages import Calling, ModelLoaded
+from worker.link.facts import ModelLoaded
+from worker.link.orders import Calling
 
 _TOOLS = [
     {

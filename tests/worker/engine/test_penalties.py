@@ -12,7 +12,7 @@ from tests.worker.engine.samplings import GREEDY, sampling
 from tests.worker.engine.tracked_batch import Shown, TrackedBatch, TrackedRow, random_logits
 from worker.engine.penalties import Bias, PresenceAndFrequency, Repetition
 from worker.engine.sampling import SampledRow
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 _VOCABULARY = 12  # few, so that tokens come again
 _FLAT = np.zeros(_VOCABULARY)

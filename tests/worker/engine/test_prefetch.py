@@ -16,7 +16,7 @@ from worker.engine.preparation import Prepared, PromptPrefetched, PromptPreparat
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import token_array
 from worker.link.activity import ActivityRecord
-from worker.link.messages import CancelPrefetch, Prefetch
+from worker.link.orders import CancelPrefetch, Prefetch
 
 BLOCK = 16
 _LIMIT_S = 20

@@ -18,7 +18,7 @@ from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory
 from worker.engine.model import LoadedModel
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.prompt import PreparedSequence
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 BLOCK = 16
 SEEDED = replace(GREEDY, temperature=0.8, top_p=0.95, seed=7)

@@ -12,7 +12,7 @@ from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.samplings import GREEDY
 from tests.worker.engine.watched_network import prepared
 from worker.engine.model import LoadedModel, load_model
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 
 SEEDED = replace(GREEDY, temperature=0.8, top_p=0.95, seed=11)
 _CONVERSATIONS = 4

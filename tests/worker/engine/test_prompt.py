@@ -14,7 +14,7 @@ from tests.models import CONTEXT_TOKENS, END_TOKEN
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.engine.model import LoadedModel, load_model
 from worker.engine.prompt import prepare
-from worker.link.messages import LoadModel, Submit
+from worker.link.orders import LoadModel, Submit
 
 _ORDER = Submit(1, ModelId("tiny"), None, "hello", None, 16, [], [], GREEDY)
 

@@ -12,7 +12,8 @@ from shared.ids import ModelId
 from tests.scripted.families import TEMPLATES
 from tests.scripted.folders import make_scripted_model
 from tests.worker.engine.running_engine import RunningEngine
-from worker.link.messages import Calling, ModelLoaded
+from worker.link.facts import ModelLoaded
+from worker.link.orders import Calling
 
 _TOOLS = [
     {

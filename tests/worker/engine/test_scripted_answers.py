@@ -13,7 +13,8 @@ from tests.scripted.families import TEMPLATES
 from tests.scripted.folders import make_scripted_model
 from tests.worker.answer.families import FAMILIES, Family
 from tests.worker.engine.running_engine import Answer, RunningEngine
-from worker.link.messages import Calling, ModelLoaded, SentCharacters
+from worker.link.facts import ModelLoaded
+from worker.link.orders import Calling, SentCharacters
 
 _TOOLS = [
     {

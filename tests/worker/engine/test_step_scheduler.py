@@ -5,7 +5,7 @@ from pathlib import Path
 from shared.ids import ModelId
 from tests.models import make_tiny_model
 from tests.worker.engine.running_engine import outputs_of, running_engine
-from worker.link.messages import Fact, ModelLoaded, PrefillAdvanced
+from worker.link.facts import Fact, ModelLoaded, PrefillAdvanced
 
 _OTHER = ModelId("other")
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.worker.engine.reference_sampler import Array
 from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
-from worker.link.messages import Sampling
+from worker.link.orders import Sampling
 
 SEEDS = st.integers(0, 2**64 - 1)
 

@@ -11,7 +11,7 @@ from shared.ids import ModelId
 from tests.worker.engine.reference_sampler import Array
 from tests.worker.engine.samplings import GREEDY
 from worker.engine.prompt import PreparedSequence
-from worker.link.messages import Sampling, Submit
+from worker.link.orders import Sampling, Submit
 
 
 class WatchedNetwork:

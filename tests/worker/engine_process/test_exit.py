@@ -76,9 +76,9 @@ def test_a_kill_from_outside_is_laid_to_nobody(number: int) -> None:
 
 
 def test_a_hang_is_laid_to_what_it_hangs_in_unless_somebody_stopped_the_process() -> None:
-    hung = EngineExit.by_agent("no sign of life", _ALL, stopped=False)
+    hung = EngineExit.by_agent("no message", _ALL, stopped=False)
     assert (hung.cause, hung.work) == ("hang", _NOW)
-    stopped = EngineExit.by_agent("no sign of life", _ALL, stopped=True)
+    stopped = EngineExit.by_agent("no message", _ALL, stopped=True)
     assert (stopped.cause, stopped.work) == ("kill", None)
 
 

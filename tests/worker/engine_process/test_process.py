@@ -13,13 +13,8 @@ import pytest
 from tests.processes import wait_until_gone
 from tests.worker.engine_owner import TINY, EngineOwner, owned_engine
 from worker.engine_process.process import EngineState
-from worker.link.messages import (
-    Cancel,
-    EngineMeasured,
-    EngineStarted,
-    LoadModel,
-    ModelLoaded,
-)
+from worker.link.facts import EngineMeasured, EngineStarted, ModelLoaded
+from worker.link.orders import Cancel, LoadModel
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +141,7 @@ async def test_a_stopped_engine_is_killed_and_reported_and_comes_back(tiny_model
         stopped = psutil.Process(owner.process.pid)
         stopped.suspend()
         await owner.wait(lambda: len(owner.losses) == 1)
-        assert owner.losses == ["no sign of life for 2 s"]
+        assert owner.losses == ["no message for 2 s"]
         assert not stopped.is_running()
         await _load(owner, tiny_model)
         assert len(await owner.generate(1)) == 8

@@ -75,9 +75,9 @@ def test_of_more_sequences_than_there_is_room_for_the_first_are_kept(
 
 
 def test_a_record_that_is_being_written_leaves_the_one_before(record: ActivityRecord) -> None:
-    """The byte that makes it count is written last."""
+    """The byte that makes an entry active is written last."""
     record.begin(_LOAD)
-    record._now._counts = 2
+    record._now._active = 2
     record._now._write(_STEP)
     assert record.read() == ActivityKind(now=_LOAD)
 

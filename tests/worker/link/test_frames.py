@@ -12,6 +12,14 @@ from shared.ids import ModelId
 from shared.messages.model_status import Batching
 from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure, StructureKind
+from worker.link.facts import (
+    BatchMeasured,
+    CallPiece,
+    Fact,
+    KVMemoryMeasured,
+    Output,
+    SequenceMeasured,
+)
 from worker.link.frames import (
     HEADER,
     MAX_FRAME_BYTES,
@@ -19,19 +27,7 @@ from worker.link.frames import (
     encode_frame,
     frame_length,
 )
-from worker.link.messages import (
-    BatchMeasured,
-    Calling,
-    CallPiece,
-    Fact,
-    KVMemoryMeasured,
-    Order,
-    Output,
-    Sampling,
-    SentCharacters,
-    SequenceMeasured,
-    Submit,
-)
+from worker.link.orders import Calling, Order, Sampling, SentCharacters, Submit
 
 _INTEGERS = st.integers(0, 2**64 - 1)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)

@@ -14,7 +14,8 @@ from shared.settings.worker import ResourceLimitsSettings
 from tests.worker.engine_owner import owned_engine
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.virtual_time import Clock
-from worker.link.messages import EngineMeasured, EngineStarted, LimitMemory
+from worker.link.facts import EngineMeasured, EngineStarted
+from worker.link.orders import LimitMemory
 from worker.memory.guard import MemoryGuard
 
 GB = 10**9

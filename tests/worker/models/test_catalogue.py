@@ -12,7 +12,7 @@ from shared.ids import ModelId
 from shared.messages.model_status import LoadPhase, ModelSpeed, ModelState
 from shared.settings import ClusterSettings
 from shared.settings.models import ModelSource
-from worker.link.messages import LoadModel
+from worker.link.orders import LoadModel
 from worker.models.catalogue import Model, ModelCatalogue
 
 _WAY = st.lists(st.floats(0, 1), min_size=1, max_size=10).map(sorted)

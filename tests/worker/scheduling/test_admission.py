@@ -9,7 +9,7 @@ from shared.ids import BootId, ModelId
 from shared.messages.priorities import PRIORITIES, Priority
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
-from tests.worker.sessions.books import new_book
+from tests.worker.sessions.stores import new_store
 from tests.worker.values import MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
 from worker.models.catalogue import ModelCatalogue
@@ -40,7 +40,7 @@ class Admitting:
         self.catalogue = ModelCatalogue(settings)
         for model in self.catalogue:
             model.engines.update(range(engines))
-        kept = CachedPrefixTracker(MAC, BootId("b"), new_book())
+        kept = CachedPrefixTracker(MAC, BootId("b"), new_store())
         costs = EngineCosts(self.engines, ModelSpeeds(self.engines), kept, cores=None)
         self.admission = Admission(settings.worker, self.catalogue, self.engines, costs)
         self._numbers = itertools.count(1)
@@ -78,10 +78,10 @@ class Admitting:
     def end(self, request: ActiveRequest) -> None:
         """As the scheduler does when one that was admitted ends."""
         assert request.engine is not None
-        self.admission.forget_prefixes(request)
+        self.admission.on_ended(request)
         self.admission.leave_queue(request)
         for _ in request.choices:
-            self.admission.leave_place(request.engine, request.model)
+            self.admission.release_slot(request.engine, request.model)
 
 
 def _places(worker: Admitting, priority: Priority = "medium", model: ModelId = TINY) -> int:
@@ -146,7 +146,7 @@ def test_one_that_rose_in_the_queue_is_not_urgent() -> None:
     worker.engines[0].measures(limits={TINY: 4})
     assert _places(worker) == 6
     medium = worker.push()
-    worker.admission.promote(medium.received_at + 1)
+    worker.admission.promote(medium.times.received_at + 1)
     urgent = worker.push("high")
     assert worker.admit() == [urgent]
     assert list(worker.admission.queued_by_model().elements()) == [TINY]
@@ -159,7 +159,7 @@ def test_who_has_waited_long_goes_to_an_engine_all_of_whose_rows_are_taken() -> 
     waiting = [worker.push() for _ in range(20)]
     assert worker.admit() == []
     for request in waiting[:12]:
-        request.received_at -= 11
+        request.times.received_at -= 11
     assert worker.admit() == waiting[:8], "a quarter more than it has rows"
     worker.end(running[0])
     assert worker.admit() == [waiting[8]]
@@ -274,7 +274,7 @@ def test_those_who_come_wait_and_go_are_counted_by_priority() -> None:
     levels: list[Priority] = ["medium", "low", "low", "medium"]
     waiting = [worker.push(level) for level in levels]
     assert worker.admission.rejects("high")
-    worker.admission.promote(waiting[-1].received_at + 1)
+    worker.admission.promote(waiting[-1].times.received_at + 1)
     status = worker.admission.status()
     high, medium, low = (status.levels[level] for level in PRIORITIES)
     assert (high.queued, high.rejected, high.admitted) == (0, 1, 0)

@@ -7,9 +7,9 @@ from shared.ids import BootId, ModelId
 from shared.messages.events import KeptPrefixes
 from shared.messages.prefixes import prefix_chain, session_link
 from shared.messages.request import InferenceRequest
-from tests.worker.sessions.books import new_book
+from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, MAC, TINY, active
-from worker.link.messages import Output, SequenceCached, SequenceMeasured
+from worker.link.facts import Output, SequenceCached, SequenceMeasured
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.cached_prefixes import CachedPrefixTracker
 
@@ -19,19 +19,19 @@ USER = {"role": "user", "content": "Hello"}
 
 class Kept:
     def __init__(self, folder: Path | None = None) -> None:
-        self.book = new_book(folder)
-        self.links = CachedPrefixTracker(MAC, BootId("b"), self.book)
+        self.store = new_store(folder)
+        self.links = CachedPrefixTracker(MAC, BootId("b"), self.store)
 
     def served(self, end: str, tokens: int = 1000, **fields: Any) -> ActiveRequest:
         """A prompt of 900 tokens that was answered."""
         request = active(**{"messages": [LONG, USER], "prompt": None, **fields})
         request.admit(0)
-        self.book.begin(request)
+        self.store.begin(request)
         request.start_choice(request.choices[0], 900)
         request.advance(request.choices[0], Output(1, 0, [5], "Hi!", "stop"))
-        self.book.end(request, answered=True)
-        for each in (self.book, self.links):
-            each.on_text_kept(0, SequenceCached(1, end, tokens), request)
+        self.store.end(request, answered=True)
+        for each in (self.store, self.links):
+            each.on_sequence_cached(0, SequenceCached(1, end, tokens), request)
         return request
 
     def measure(self, end: str, tokens: int, memory_tokens: int) -> None:
@@ -72,7 +72,7 @@ def test_a_link_is_kept_where_its_share_of_the_tokens_is() -> None:
     assert first[0] not in told.gone
     kept.measure("aa", tokens=0, memory_tokens=0)
     assert set(kept.changes().gone) == set(first[:2])
-    whole = kept.links.whole()
+    whole = kept.links.snapshot()
     assert (whole.links, whole.number, whole.whole) == ({}, 3, True)
 
 
@@ -105,7 +105,7 @@ def test_sessions_whose_turns_may_come_alone_are_told() -> None:
     assert kept.changes().sessions == {link: 1}
     kept.served("cc", session_id="s")
     assert kept.changes().sessions == {link: 2}
-    kept.book.forget((CLIENT, "s"))
+    kept.store.forget((CLIENT, "s"))
     assert link in kept.changes().gone
 
 
@@ -113,7 +113,7 @@ def test_after_a_restart_conversations_are_known_again(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     kept.served("aa", session_id="s")
     links = kept.changes().links
-    kept.book.close()
+    kept.store.close()
     again = Kept(tmp_path)
     assert again.changes().links == {}, "what the new engine keeps is not known yet"
     again.measure("aa", tokens=1000, memory_tokens=0)

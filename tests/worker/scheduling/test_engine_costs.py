@@ -6,9 +6,9 @@ from typing import Any
 
 from shared.ids import BootId
 from tests.worker.recording_engine import RecordingEngine
-from tests.worker.sessions.books import new_book
+from tests.worker.sessions.stores import new_store
 from tests.worker.values import MAC, TINY, active
-from worker.link.messages import SequenceCached
+from worker.link.facts import SequenceCached
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.cached_prefixes import CachedPrefixTracker
 from worker.scheduling.engine_costs import EngineCosts
@@ -34,7 +34,7 @@ class Engines:
             if measured:
                 engine.measures(limits={TINY: 8}, step_ms=25, prefill_tokens_per_s=1000, line=line)
         self.speeds = ModelSpeeds(self.engines)
-        self.links = CachedPrefixTracker(MAC, BootId("b"), new_book())
+        self.links = CachedPrefixTracker(MAC, BootId("b"), new_store())
         self.costs = EngineCosts(self.engines, self.speeds, self.links, cores)
         self._ends = itertools.count()
         self.sequences: Counter[int] = Counter()
@@ -47,7 +47,7 @@ class Engines:
         request = self.request(*messages)
         request.start_choice(request.choices[0], 1000)
         kept = SequenceCached(1, f"{next(self._ends):02x}", 1000)
-        self.links.on_text_kept(engine, kept, request)
+        self.links.on_sequence_cached(engine, kept, request)
 
     def answers_have(self, tokens: int) -> None:
         for _ in range(100):
@@ -57,7 +57,7 @@ class Engines:
         """Requests that have nothing in common, one on each of these."""
         for engine in engines:
             text = {"role": "user", "content": f"{next(self._ends)}: {'z' * 4096}"}
-            self.costs.came(self.request(text), engine)
+            self.costs.on_admitted(self.request(text), engine)
             self.sequences[engine] += 1
 
     def best(self, request: ActiveRequest, sequences: tuple[int, int] | None = None) -> int:
@@ -89,10 +89,10 @@ def test_what_is_computed_now_for_another_one_counts_as_kept() -> None:
     two = Engines()
     two.answers_have(10)
     first = two.request(LONG, USER)
-    two.costs.came(first, 1)
+    two.costs.on_admitted(first, 1)
     like = two.request(LONG, {"role": "user", "content": "Bye"})
     assert two.best(like) == 1
-    two.costs.went(first)
+    two.costs.on_ended(first)
     assert two.best(like) == 0
 
 

@@ -29,9 +29,9 @@ def _chosen(choice: EngineSelection[Engine], holders: set[int], session=None) ->
 
 def test_the_least_busy_that_holds_the_model_is_chosen() -> None:
     choice, _ = _choice()
-    choice.came(0, _TINY, 1)
+    choice.add(0, _TINY, 1)
     assert _chosen(choice, _ALL) == 1
-    choice.came(1, _TINY, 2)
+    choice.add(1, _TINY, 2)
     assert _chosen(choice, {0, 1}) == 0
     assert _chosen(choice, _ALL) == 2
     assert _chosen(choice, set()) is None
@@ -40,7 +40,7 @@ def test_the_least_busy_that_holds_the_model_is_chosen() -> None:
 def test_what_needs_no_place_goes_to_the_least_busy_however_full_it_is() -> None:
     choice, engines = _choice(most=1)
     for index, sequences in enumerate((3, 2, 4)):
-        choice.came(index, _TINY, sequences)
+        choice.add(index, _TINY, sequences)
     assert _chosen(choice, _ALL) is None
     least = choice.least_busy(_ALL)
     assert least is not None and least.index == 1
@@ -52,36 +52,36 @@ def test_what_needs_no_place_goes_to_the_least_busy_however_full_it_is() -> None
 
 def test_one_that_is_full_or_does_not_run_is_left_out() -> None:
     choice, engines = _choice(most=2)
-    choice.came(0, _TINY, 2)
+    choice.add(0, _TINY, 2)
     engines[1].state = "restarting"
     assert _chosen(choice, {0, 1}) is None
     assert _chosen(choice, _ALL) == 2
     engines[2].state = "failed"
     assert _chosen(choice, _ALL) is None
-    choice.went(0, _TINY)
+    choice.remove(0, _TINY)
     assert _chosen(choice, _ALL) == 0
 
 
 def test_a_session_stays_where_it_was_while_there_is_room() -> None:
     choice, engines = _choice(most=3)
-    choice.came(2, _TINY, 1, _ANN)
-    choice.came(2, _TINY, 1)
+    choice.add(2, _TINY, 1, _ANN)
+    choice.add(2, _TINY, 1)
     assert _chosen(choice, _ALL, _ANN) == 2
     assert _chosen(choice, _ALL, (ClientName("bob"), "talk")) == 0
-    choice.came(2, _TINY, 1)
+    choice.add(2, _TINY, 1)
     assert _chosen(choice, _ALL, _ANN) == 0  # full
-    choice.went(2, _TINY)
+    choice.remove(2, _TINY)
     assert _chosen(choice, _ALL, _ANN) == 2
     engines[2].state = "restarting"
-    choice.came(0, _TINY, 1, _ANN)
+    choice.add(0, _TINY, 1, _ANN)
     engines[2].state = "running"
     assert _chosen(choice, _ALL, _ANN) == 0  # it moved
 
 
 def test_each_model_has_its_own_places_and_the_whole_load_counts() -> None:
     choice, _ = _choice(most=2)
-    choice.came(0, _TINY, 2)
-    choice.came(1, _DEMO, 1)
+    choice.add(0, _TINY, 2)
+    choice.add(1, _DEMO, 1)
     assert choice.choose(_TINY, {0}) is None
     other = choice.choose(_DEMO, {0})
     assert other is not None and other.index == 0

@@ -11,7 +11,8 @@ from tests.worker.scheduling.test_admission import Admitting
 from tests.worker.test_giving_back import Scheduled
 from tests.worker.values import CLIENT, TINY
 from tests.worker.virtual_time import Clock
-from worker.link.messages import CancelPrefetch, Order, Output, Prefetch, StepCompleted, Submit
+from worker.link.facts import Output, StepCompleted
+from worker.link.orders import CancelPrefetch, Order, Prefetch, Submit
 from worker.requests.active_request import ActiveRequest
 
 
@@ -92,7 +93,7 @@ def test_of_several_engines_each_has_its_own_and_another_one_may_be_faster() -> 
     one, other = worker.engines
     assert told(one) == [number(waiting[0]), number(waiting[2])]
     assert told(other) == [number(waiting[1]), number(waiting[3])]
-    worker.admission.leave_place(other.index, TINY)
+    worker.admission.release_slot(other.index, TINY)
     assert worker.admit() == [waiting[0]]
     worker.admission.prefetch()
     assert told(one) == [-number(waiting[0]), number(waiting[4])]

@@ -7,7 +7,7 @@ import pytest
 from shared.ids import ModelId
 from shared.messages.model_status import ModelSpeed
 from tests.worker.values import MAC, OWNER, TINY, active, dispatched
-from worker.link.messages import Output
+from worker.link.facts import Output
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.prefill_backlog import prefill_ms
 

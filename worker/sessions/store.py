@@ -1,4 +1,4 @@
-"""All sessions of a worker: begun, gone on with, listed, pinned, forgotten."""
+"""The session store of a worker: its sessions, their messages, pins and limits."""
 
 import time
 from collections import Counter, OrderedDict, defaultdict
@@ -10,19 +10,14 @@ from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.conversation import Turn
 from shared.settings.kv_cache import SessionsSettings
-from worker.link.messages import (
-    DropSequence,
-    Order,
-    SequenceCached,
-    SequenceMeasured,
-    TrackSequence,
-)
+from worker.link.facts import SequenceCached, SequenceMeasured
+from worker.link.orders import DropSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest
 from worker.sessions.files import SessionFiles
 from worker.sessions.session import Session
 
-_MOST_SAID_BYTES = 256 * 2**20
-_PINNED_SHARE = 0.5
+_MAX_MESSAGE_BYTES = 256 * 2**20
+_MAX_PINNED_SHARE = 0.5
 
 Send = Callable[[int, Order], None]
 
@@ -31,9 +26,9 @@ class SessionStore:
     """Belongs to the agent.
 
     Args:
-        send: gives an order to an engine.
-        pin_limit_bytes: of what is kept; pinned sessions may take a half of that.
-        clock: in seconds since 1970.
+        send: sends an order to an engine.
+        pin_limit_bytes: returns the limit of KV memory; pinned sessions may take half of that.
+        clock: seconds since 1970.
     """
 
     def __init__(
@@ -50,9 +45,9 @@ class SessionStore:
         self._send = send
         self._pin_limit_bytes = pin_limit_bytes
         self._clock = clock
-        self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()  # longest unused first
+        self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()  # LRU
         self._by_end: defaultdict[tuple[int, str], list[Session]] = defaultdict(list)
-        self._said_bytes = 0
+        self._message_bytes = 0
         self._count: Counter[ClientName] = Counter()
         self._own_bytes: Counter[ClientName] = Counter()
         for session in sorted(files.read(), key=lambda session: session.used_at):
@@ -60,18 +55,19 @@ class SessionStore:
         self.tick()
 
     def configure(self, settings: SessionsSettings) -> None:
-        """Hold other limits from the next `tick` on."""
+        """Apply other limits from the next `tick` on."""
         self._settings = settings
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def texts(self) -> list[Session]:
-        """The sessions whose text is, or was, kept: the longest unused first."""
+    def cached(self) -> list[Session]:
+        """Return the sessions that were cached by an engine once, least recently used first."""
         return [session for session in self._sessions.values() if session.end is not None]
 
     def turns_by_session(self) -> Iterator[tuple[SessionKey, int]]:
-        """The sessions of which turns may come alone, the last used first."""
+        """Iterate over the sessions whose clients may send only the new messages of a turn, most
+        recently used first."""
         for session in reversed(self._sessions.values()):
             if session.said != []:
                 yield session.key, session.turns
@@ -79,7 +75,7 @@ class SessionStore:
     # Turns.
 
     def begin(self, request: ActiveRequest) -> None:
-        """A turn is with an engine now."""
+        """Record that a turn was admitted to an engine."""
         if request.session is None or request.counts_only:
             return
         assert request.engine is not None
@@ -94,7 +90,7 @@ class SessionStore:
         self._sessions.move_to_end(session.key)
 
     def end(self, request: ActiveRequest, *, answered: bool) -> None:
-        """A turn that was begun ended: with an answer, or it does not count."""
+        """Record the end of a turn that was begun; without an answer it does not count."""
         session = self._sessions.get(request.session) if request.session is not None else None
         if session is None or request.counts_only or request.engine is None:
             return
@@ -102,56 +98,58 @@ class SessionStore:
         session.used_at = self._clock()
         if answered:
             session.model = request.model
-            self._said_bytes -= session.said_bytes
-            session.said = said_with(request)
-            self._said_bytes += session.said_bytes
+            self._message_bytes -= session.message_bytes
+            session.said = messages_after(request)
+            self._message_bytes += session.message_bytes
             session.turns = max(session.turns + 1, session.answers)
             self._files.write(session)
-            self._keep_within_limits(session.client)
+            self._enforce_limits(session.client)
         elif session.turns == 0 and session.active == 0:
             self._remove(session, drop=False)
 
-    # What engines keep.
+    # Cached sequences.
 
-    def on_text_kept(self, engine: int, kept: SequenceCached, request: ActiveRequest) -> None:
-        """What is kept of a turn: of its session it replaces what was kept before."""
+    def on_sequence_cached(
+        self, engine: int, cached: SequenceCached, request: ActiveRequest
+    ) -> None:
+        """Record the cached sequence of a turn; it replaces that of the turn before."""
         session = self._sessions.get(request.session) if request.session is not None else None
         if session is None or request.counts_only:
             return
-        if (session.engine, session.end) == (engine, kept.end):
+        if (session.engine, session.end) == (engine, cached.end):
             return
         before = session.engine, session.end
-        session.engine, session.end, session.tokens = engine, kept.end, kept.tokens
+        session.engine, session.end, session.tokens = engine, cached.end, cached.tokens
         self._measure(session, None)
-        self._by_end[engine, kept.end].append(session)
-        self._leave(session, *before, drop=False)
+        self._by_end[engine, cached.end].append(session)
+        self._release_sequence(session, *before, drop=False)
         if session.pinned:
-            self._follow(session)
+            self._track(session)
         if session.turns:
             self._files.write(session)
 
-    def on_measured(self, engine: int, texts: Iterable[SequenceMeasured]) -> None:
-        """How much is kept of some texts."""
+    def on_measured(self, engine: int, sequences: Iterable[SequenceMeasured]) -> None:
+        """Update how much of some sequences is cached."""
         clients = set()
-        for text in texts:
-            for session in self._by_end.get((engine, text.end), ()):
-                self._measure(session, text)
+        for measured in sequences:
+            for session in self._by_end.get((engine, measured.end), ()):
+                self._measure(session, measured)
                 clients.add(session.client)
         for client in clients:
-            self._keep_within_limits(client)
+            self._enforce_limits(client)
 
     def on_engine_started(self, engine: int) -> None:
-        """An engine knows nothing of what was followed before."""
+        """Have a new engine process track the sequences that the previous one tracked."""
         for (index, _), sessions in self._by_end.items():
             if index == engine:
                 for session in sessions:
                     self._measure(session, None)
-                self._follow(sessions[0])
+                self._track(sessions[0])
 
-    # What people ask.
+    # Queries and orders.
 
     def listing(self, client: ClientName | None = None) -> list[SessionStatus]:
-        """All sessions, or a client's; the last used first."""
+        """Return all sessions, or those of a client, most recently used first."""
         now = self._clock()
         return [
             session.status(now)
@@ -160,16 +158,16 @@ class SessionStore:
         ]
 
     def status(self, key: SessionKey) -> SessionStatus:
-        """Raises RequestError: there is no such session."""
+        """Raises RequestError if there is no such session."""
         return self._find(key).status(self._clock())
 
-    def said(self, key: SessionKey) -> list[Turn] | None:
-        """All messages of a session; None where it is not here, or not all are known."""
+    def messages(self, key: SessionKey) -> list[Turn] | None:
+        """Return all messages of a session; None if it is not here, or not all are known."""
         session = self._sessions.get(key)
         return session.said if session is not None else None
 
     def forget(self, key: SessionKey, *, drop: bool = True) -> None:
-        """Forget a session, and with `drop` all that is kept of its text alone.
+        """Forget a session; with `drop` also the blocks that only its sequence has.
 
         Raises:
             RequestError: there is no such session.
@@ -177,49 +175,50 @@ class SessionStore:
         self._remove(self._find(key), drop=drop)
 
     def pin(self, key: SessionKey, *, pinned: bool) -> SessionStatus:
-        """Keep a session, and its text, when others go; or no longer.
+        """Pin or unpin a session. A pinned session and its cached blocks are evicted last.
 
         Raises:
-            RequestError: there is no such session, or pinned ones would take more than half of
-                what may be kept.
+            RequestError: there is no such session, or pinned sessions would take more than half of
+                KV memory.
         """
         session = self._find(key)
         if pinned and not session.pinned:
             held = sum(other.own_bytes for other in self._sessions.values() if other.pinned)
-            limit = int(self._pin_limit_bytes() * _PINNED_SHARE)
+            limit = int(self._pin_limit_bytes() * _MAX_PINNED_SHARE)
             if held + session.own_bytes > limit:
                 raise RequestError(
                     f"pinned sessions would take {held + session.own_bytes} bytes; at most "
-                    f"{limit}, half of what is kept, may be pinned",
+                    f"{limit}, half of KV memory, may be pinned",
                     code="session_quota",
                 )
         session.pinned = pinned
-        self._follow(session)
+        self._track(session)
         self._files.write(session)
         return session.status(self._clock())
 
     def tick(self) -> None:
-        """Forget what was not used for too long; call it now and then."""
+        """Forget sessions that have expired; call it periodically."""
         horizon = self._clock() - self._settings.ttl_s
-        old = list(takewhile(lambda session: session.used_at < horizon, self._sessions.values()))
-        for session in old:
+        expired = takewhile(lambda session: session.used_at < horizon, self._sessions.values())
+        for session in list(expired):
             if not (session.pinned or session.active):
                 self._remove(session, drop=True)
 
     def close(self) -> None:
         self._files.close()
 
-    # Inside.
+    # Internals.
 
     def _find(self, key: SessionKey) -> Session:
         if (session := self._sessions.get(key)) is None:
-            raise RequestError(f"no session {key[1]!r} of {key[0]!r} here", code="unknown_session")
+            message = f"no session {key[1]!r} of client {key[0]!r} on this worker"
+            raise RequestError(message, code="unknown_session")
         return session
 
     def _add(self, session: Session) -> None:
         self._sessions[session.key] = session
         self._count[session.client] += 1
-        self._said_bytes += session.said_bytes
+        self._message_bytes += session.message_bytes
         if session.end is not None:
             self._by_end[session.engine, session.end].append(session)
 
@@ -228,15 +227,18 @@ class SessionStore:
         session.measured = measured
         self._own_bytes[session.client] += session.own_bytes
 
-    def _follow(self, session: Session) -> None:
-        """Hear of the text of a session, which others may have too; pinned if one of them is."""
+    def _track(self, session: Session) -> None:
+        """Have the engine track the sequence of a session. Several sessions may share a sequence;
+        it is pinned if one of them is."""
         if session.end is not None:
             others = self._by_end[session.engine, session.end]
             pinned = any(other.pinned for other in others)
             self._send(session.engine, TrackSequence(session.end, pinned=pinned))
 
-    def _leave(self, session: Session, engine: int, end: str | None, *, drop: bool) -> None:
-        """A text is that of a session no more; whoever else has it keeps it."""
+    def _release_sequence(
+        self, session: Session, engine: int, end: str | None, *, drop: bool
+    ) -> None:
+        """Detach a session from a sequence, which other sessions may still share."""
         if end is None:
             return
         others = self._by_end[engine, end]
@@ -250,37 +252,37 @@ class SessionStore:
             self._send(engine, TrackSequence(end, pinned=pinned))
 
     def _remove(self, session: Session, *, drop: bool) -> None:
-        self._leave(session, session.engine, session.end, drop=drop)
+        self._release_sequence(session, session.engine, session.end, drop=drop)
         self._measure(session, None)
-        self._said_bytes -= session.said_bytes
+        self._message_bytes -= session.message_bytes
         self._count[session.client] -= 1
         del self._sessions[session.key]
         self._files.delete(session.key)
 
-    def _keep_within_limits(self, client: ClientName) -> None:
-        """Of a client with too many or too large sessions the longest unused go; of too many
-        messages in all, those of the longest unused sessions."""
-        most, most_bytes = self._settings.max_per_client, self._settings.most_bytes_per_client
-        if self._count[client] > most or self._own_bytes[client] > most_bytes:
+    def _enforce_limits(self, client: ClientName) -> None:
+        """Remove the least recently used sessions of a client that has too many or too large ones,
+        and the messages of the least recently used sessions if all messages are too large."""
+        max_count, max_bytes = self._settings.max_per_client, self._settings.most_bytes_per_client
+        if self._count[client] > max_count or self._own_bytes[client] > max_bytes:
             for session in [s for s in self._sessions.values() if s.client == client][:-1]:
-                too_large = self._own_bytes[client] > most_bytes
-                if not too_large and self._count[client] <= most:
+                too_large = self._own_bytes[client] > max_bytes
+                if not too_large and self._count[client] <= max_count:
                     break
                 if not (session.pinned or session.active):
                     self._remove(session, drop=too_large)
-        if self._said_bytes > _MOST_SAID_BYTES:
+        if self._message_bytes > _MAX_MESSAGE_BYTES:
             for session in list(self._sessions.values())[:-1]:
                 if session.said and not session.active:
-                    self._said_bytes -= session.said_bytes
+                    self._message_bytes -= session.message_bytes
                     session.said = None
                     self._files.write(session)
-                if self._said_bytes <= _MOST_SAID_BYTES:
+                if self._message_bytes <= _MAX_MESSAGE_BYTES:
                     break
 
 
-def said_with(request: ActiveRequest) -> list[Turn] | None:
-    """All that was said in a conversation once a request was answered: nothing where its turns
-    never come alone, None where not all is known."""
+def messages_after(request: ActiveRequest) -> list[Turn] | None:
+    """Return all messages of a conversation after a request was answered: empty if its client
+    always sends the whole conversation, None if not all are known."""
     body = request.dispatch.request
     if body.turn_of is None or body.history == "sent" or not body.messages or body.n > 1:
         return []
@@ -288,5 +290,5 @@ def said_with(request: ActiveRequest) -> list[Turn] | None:
         return None
     if not body.continue_final_message:
         return [*body.turns, answer]
-    *before, begun = body.turns
-    return [*before, {**begun, **answer, "content": begun["content"] + answer["content"]}]
+    *before, partial = body.turns
+    return [*before, {**partial, **answer, "content": partial["content"] + answer["content"]}]

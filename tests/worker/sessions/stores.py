@@ -1,15 +1,15 @@
-"""Session books for tests."""
+"""Session stores for tests."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from shared.settings.kv_cache import SessionsSettings
-from worker.link.messages import Order
-from worker.sessions.book import SessionStore
+from worker.link.orders import Order
 from worker.sessions.files import SessionFiles
+from worker.sessions.store import SessionStore
 
 
-def new_book(
+def new_store(
     folder: Path | None = None,
     *,
     orders: list[tuple[int, Order]] | None = None,
@@ -17,7 +17,7 @@ def new_book(
     clock: Callable[[], float] = lambda: 0.0,
     **settings: int,
 ) -> SessionStore:
-    """A book; `orders` takes what it tells engines."""
+    """A store; `orders` takes its orders to engines."""
     told = orders if orders is not None else []
     return SessionStore(
         SessionsSettings.model_validate(settings),

@@ -1,0 +1,100 @@
+"""The outputs of decode steps, turned into events for leaders and messages for clients."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from shared.messages.stream import Done
+from worker.engine_process.throughput import Throughput
+from worker.link.facts import Output
+from worker.requests.active_request import ActiveRequest
+from worker.requests.choice import RequestChoice
+from worker.requests.leader_events import tokens_emitted
+from worker.requests.table import RequestTable
+from worker.scheduling.model_speeds import ModelSpeeds
+from worker.scheduling.termination import RequestTermination
+from worker.streams.publisher import ClientMessage, PublishBatch
+
+logger = logging.getLogger(__name__)
+
+
+class StepResults:
+    """
+    Args:
+        put: passes messages to the publisher.
+
+    Attributes:
+        differing: requests whose answer differs from what an earlier attempt generated.
+    """
+
+    def __init__(
+        self,
+        requests: RequestTable,
+        speeds: ModelSpeeds,
+        termination: RequestTermination,
+        put: Callable[[PublishBatch], None],
+    ) -> None:
+        self._requests = requests
+        self._speeds = speeds
+        self._termination = termination
+        self._put = put
+        self.throughput = Throughput(time.monotonic)
+        self.differing = 0
+
+    def publish(self, engine: int, outputs: Iterable[Output]) -> None:
+        """Publish the outputs of one step of an engine, in one batch."""
+        batch = PublishBatch()
+        generated = 0
+        for output in outputs:
+            if entry := self._requests.of_sequence(output.sequence):
+                request, choice = entry
+                generated += 0 if choice.is_known(output) else len(output.token_ids)
+                self._advance(request, choice, output, batch)
+        self._put(batch)
+        self.throughput.add(engine, generated)
+
+    def cancel_queued(self, request: ActiveRequest) -> None:
+        """End the choices of a request that no engine has as cancelled."""
+        for choice in request.choices:
+            batch = PublishBatch()
+            output = Output(choice.sequence, choice.tokens, [], "", "cancelled")
+            self._advance(request, choice, output, batch)
+            self._put(batch)
+
+    def _advance(
+        self, request: ActiveRequest, choice: RequestChoice, output: Output, batch: PublishBatch
+    ) -> None:
+        """Add the leader's event and the client's messages of one output to `batch`."""
+        was_started, differed = request.started, request.differs
+        messages = request.advance(choice, output)
+        if request.differs and not differed:
+            self.differing += 1
+            logger.warning(
+                "the answer differs from what an earlier attempt generated",
+                extra={"request_id": request.dispatch.request_id, "model": request.model},
+            )
+        self._observe(request, choice, output, first=request.started and not was_started)
+        if (event := tokens_emitted(request, choice, output)) is not None:
+            batch.events.append((request.owner, event))
+        if choice.finished:
+            self._termination.release_slot(choice)
+        for message in messages:
+            batch.client_messages.append(ClientMessage.to_all(request, message))
+            request.last_sent_at = time.monotonic()
+            if isinstance(message, Done):
+                self._termination.complete(request, batch)
+
+    def _observe(
+        self, request: ActiveRequest, choice: RequestChoice, output: Output, *, first: bool
+    ) -> None:
+        """Record the sizes of prompts and answers; `first`: the request's first token."""
+        if first:
+            prompt = request.prompt_of(choice)
+            self._speeds.prompt_computed(
+                request.model,
+                text_bytes=prompt.text_bytes,
+                tokens=prompt.tokens,
+                cached_tokens=prompt.cached_tokens,
+            )
+        if output.finish_reason in ("stop", "length") and not request.counts_only:
+            self._speeds.answered(request.model, choice.tokens)

@@ -1,0 +1,121 @@
+"""How requests end on this worker: completed, failed, requeued, or dropped."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from shared.changes import Changes
+from shared.errors import is_of_the_request
+from shared.messages.stream import Done, StreamError
+from worker.engine_process.process import EngineProcess
+from worker.link.orders import Cancel
+from worker.models.catalogue import ModelCatalogue
+from worker.requests.active_request import ActiveRequest
+from worker.requests.choice import RequestChoice
+from worker.requests.leader_events import failed_event, finished_event
+from worker.requests.table import RequestTable
+from worker.scheduling.admission import Admission
+from worker.sessions.store import SessionStore
+from worker.streams.publisher import ClientMessage, PublishBatch
+
+logger = logging.getLogger(__name__)
+
+
+class RequestTermination:
+    """Ends requests, and releases what they hold.
+
+    Args:
+        changes: notified of each end.
+        put: passes messages to the publisher.
+
+    Attributes:
+        completed: requests that ended with an answer.
+        rejected: requests that failed because of what they ask.
+        failed: requests that failed or were requeued for other reasons.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[EngineProcess],
+        models: ModelCatalogue,
+        requests: RequestTable,
+        admission: Admission,
+        sessions: SessionStore,
+        changes: Changes,
+        put: Callable[[PublishBatch], None],
+    ) -> None:
+        self._engines = engines
+        self._models = models
+        self._requests = requests
+        self._admission = admission
+        self._sessions = sessions
+        self._changes = changes
+        self._put = put
+        self.completed = 0
+        self.rejected = 0
+        self.failed = 0
+
+    def complete(self, request: ActiveRequest, batch: PublishBatch) -> None:
+        """End a request whose terminal message is in `batch`, and add the event for its leader."""
+        batch.events.append((request.owner, finished_event(request)))
+        self.end(request)
+        self.completed += 1
+        logger.info(
+            "done: %d tokens", request.tokens,
+            extra={"request_id": request.dispatch.request_id, "model": request.model},
+        )  # fmt: skip
+
+    def fail(
+        self,
+        request: ActiveRequest,
+        error: StreamError,
+        *,
+        requeue: bool = False,
+        suspect: bool = False,
+    ) -> None:
+        """End a request with an error; with `requeue` its client is not told, and the leader
+        dispatches the request again."""
+        event = failed_event(request, error, terminal_sent=not requeue, suspect=suspect)
+        batch = PublishBatch([(request.owner, event)])
+        if requeue:
+            self._requests.requeue(request, event, time.monotonic())
+        else:
+            batch.client_messages.append(ClientMessage.to_all(request, request.fail(error)))
+        self.end(request, cancel=True)
+        self._put(batch)
+        if is_of_the_request(error.code):
+            self.rejected += 1
+        else:
+            self.failed += 1
+        logger.warning(
+            "request failed: %s", error.message,
+            extra={"request_id": request.dispatch.request_id, "code": error.code},
+        )  # fmt: skip
+
+    def end(self, request: ActiveRequest, *, cancel: bool = False) -> None:
+        """Remove a request and release what it holds; with `cancel` also cancel its sequences in
+        the engine."""
+        self._changes.notify()
+        if cancel and request.engine is not None:
+            self.cancel_sequences(request)
+        if self._requests.end(request) and request.engine is not None:
+            self._admission.on_ended(request)
+            self._sessions.end(
+                request, answered=isinstance(request.end, Done) and request.tokens > 0
+            )
+            self._models[request.model].used_at = time.monotonic()
+        self._admission.leave_queue(request)
+        for choice in request.choices:
+            self.release_slot(choice)
+
+    def release_slot(self, choice: RequestChoice) -> None:
+        """Release the slot of a choice that left its engine, if it has one."""
+        if (request := self._requests.leave_engine(choice)) is not None:
+            assert request.engine is not None
+            self._admission.release_slot(request.engine, request.model)
+
+    def cancel_sequences(self, request: ActiveRequest) -> None:
+        """Cancel the unfinished sequences of an admitted request in its engine."""
+        assert request.engine is not None
+        for choice in request.unfinished:
+            self._engines[request.engine].send(Cancel(choice.sequence))
