@@ -143,7 +143,7 @@ async def test_an_adapter_changes_the_answers_of_its_own_model_and_one_that_is_n
         assert (await _until(agent, "alone", "warm")).warnings == []
         await _load(agent, "lost")
         error = (await _until(agent, "lost", "failed")).error
-        assert error is not None and "lost is not a folder, a Hugging Face id" in error
+        assert error is not None and "lost is neither a folder nor a Hugging Face id" in error
 
 
 # On demand.
