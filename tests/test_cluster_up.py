@@ -156,7 +156,7 @@ def test_a_folder_in_which_the_server_can_keep_nothing_is_named(
     store.write_text("in the way")
     done = run_up("--nats-port", port, "--model", str(tiny_model), environment=environment)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"cannot keep anything in {store}: storage directory is not" in done.stderr
+    assert f"cannot store data in {store}: storage directory is not" in done.stderr
 
 
 def test_a_data_folder_that_cannot_be_made_is_named(tiny_model: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_data_folder_that_cannot_be_made_is_named(tiny_model: Path, tmp_path: 
     environment = {"XDG_DATA_HOME": str(tmp_path / "data"), "HOME": str(tmp_path / "data")}
     done = run_up("--nats-port", "4999", "--model", str(tiny_model), environment=environment)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"nothing can be kept in {tmp_path / 'data'}" in done.stderr
+    assert f"cannot write to {tmp_path / 'data'}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -174,7 +174,7 @@ def test_a_data_folder_that_cannot_be_made_is_named(tiny_model: Path, tmp_path: 
         (("--workers", "0"), "1<=x<=64"),
         (("--nats-port", "70000"), "0<=x<=65535"),
         (("--http-port", "-1"), "0<=x<=65535"),
-        (("--listen", "everywhere"), "no IP address"),
+        (("--listen", "everywhere"), "not an IP address"),
         (("--nats", "nats://127.0.0.1:1"), "starts a NATS server of its own"),
         (("--nats-port", "0", "--model", "/no/such/model"), "/no/such/model"),
         (("--nats-port", "0", "--model", ""), "--model"),
@@ -230,4 +230,4 @@ def test_all_that_a_client_needs_is_told(gateway: dict[str, Any], key: str) -> N
     assert f"OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY={key}" in told
     assert f"ANTHROPIC_BASE_URL=http://127.0.0.1:8000 ANTHROPIC_AUTH_TOKEN={key}" in told
     assert ("gateway keys add" in told) == (key == "KEY")
-    assert told.endswith("the model's name: chat, demo, code, other")
+    assert told.endswith("model names: chat, demo, code, other")

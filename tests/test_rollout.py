@@ -281,7 +281,7 @@ def test_the_commands(process: ClusterProcess, tiny_model: Path, tmp_path: Path)
     gone = _written(file, tiny_model / "gone")
     said = rollout("apply", *gone, *at_once, "--canary", "worker-2", fails=True)
     assert "it was rolled back: worker-2 cannot load tiny" in said
-    assert "All run each machine's own file" in rollout("rollback")
+    assert "All workers run each machine's own file" in rollout("rollback")
     rollouts = json.loads(rollout("history", "--json"))["rollouts"]
     assert [(one["version"], one["phase"]) for one in rollouts] == [
         (0, "done"), (2, "rolled_back"), (1, "done")

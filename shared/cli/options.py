@@ -1,4 +1,4 @@
-"""Flags that every command takes, and errors as people should see them."""
+"""Options that commands share, and how errors are printed."""
 
 import json
 import sys
@@ -36,10 +36,10 @@ def config_option(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def settings_options(function: Callable[P, R]) -> Callable[P, R]:
-    """--nats, --token, --config: where the cluster is and how it is set up."""
+    """Add --nats, --token and --config."""
     for option in (
         config_option,
-        click.option("--token", help="Token of the NATS server, where it asks for one."),
+        click.option("--token", help="Token of the NATS server, if the server requires one."),
         click.option(
             "--nats", metavar="URL", help="NATS server, for example nats://192.168.1.20:4222."
         ),
@@ -49,15 +49,19 @@ def settings_options(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def not_empty(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """A callback for options that name something."""
-    for one in value if isinstance(value, tuple) else (value,):
-        if one == "":
+    """Reject an empty value; a click callback for options and arguments that are names.
+
+    Raises:
+        BadParameter: a value is empty.
+    """
+    for name in value if isinstance(value, tuple) else (value,):
+        if name == "":
             raise click.BadParameter("must not be empty", param=parameter)
     return value
 
 
 def json_option(function: Callable[P, R]) -> Callable[P, R]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(
         function
     )
 
@@ -66,7 +70,7 @@ def no_discovery_option(function: Callable[P, R]) -> Callable[P, R]:
     return click.option(
         "--no-discovery",
         is_flag=True,
-        help="Neither tell the local network of the cluster, nor look for one there.",
+        help="Do not announce the cluster on the local network, and do not search for one there.",
     )(function)
 
 
@@ -80,14 +84,14 @@ def read_settings(
     rolled_out: RolledOutVersion | None = None,
     machine: Callable[[ClusterSettings], Machine] | None = None,
 ) -> ClusterSettings:
-    """The settings with the connection flags applied.
+    """Load the settings and apply the connection options.
 
     Args:
-        seat: of a command that takes part in the cluster that it joined.
-        rolled_out, machine: as of `load_settings`.
+        seat: the command whose membership is used if this machine joined a cluster.
+        rolled_out, machine: as for `load_settings`.
 
     Raises:
-        SettingsError: as `load_settings`.
+        SettingsError: as for `load_settings`.
     """
     merged = dict(flags or {})
     connection: dict[str, Any] = {}
@@ -102,10 +106,10 @@ def read_settings(
 
 
 def print_error(error: ClusterError, *, as_json: bool) -> None:
-    """One line on stderr."""
+    """Print an error on stderr as one line."""
     if as_json:
         body = {"code": error.code, "message": error.message, "param": error.param}
-        # Names from outside may hold what is no UTF-8.
+        # Not orjson: names from outside may contain text that is not valid UTF-8.
         click.echo(json.dumps({"error": body}), err=True)
     else:
         click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
@@ -114,7 +118,7 @@ def print_error(error: ClusterError, *, as_json: bool) -> None:
 def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Turn a `ClusterError` into one line on stderr (JSON with --json) and exit status 1.
 
-    Settings errors exit with 2, as wrong flags do.
+    Settings errors exit with 2, as invalid options do.
     """
 
     @wraps(function)

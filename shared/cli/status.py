@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from shared.cli.connection import with_cluster
 from shared.cli.options import json_option, reports_errors, settings_options, version_option
-from shared.cli.session import with_cluster
 from shared.cli.views.overview import overview
 from shared.codec import encode
 

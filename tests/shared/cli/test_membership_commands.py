@@ -14,7 +14,7 @@ def test_from_nothing_to_an_answer_with_keys_and_tls(
 ) -> None:
     cluster = SecuredCluster(tmp_path, stack, tiny_model)
     wrong = cluster.second.run("worker", "join", cluster.token("client", "eve"), fails=True)
-    assert "`cluster join` takes it" in wrong
+    assert "use `cluster join`" in wrong
     cluster.serve()
     ada = cluster.person("ada")
     assert ada.run("cluster", "run", "--max-tokens", "4", "Hello").strip()
@@ -37,7 +37,7 @@ def _roll_out(admin: Machine, client: Machine, file: Path) -> None:
     assert admin.run("cluster", "rollout", "show", "1") == file.read_text() + "\n"
     (worker,) = json.loads(admin.run("cluster", "status", "--json"))["workers"]
     assert worker["config_version"] == 1
-    assert "All run each machine's own file" in admin.run("cluster", "rollout", "rollback")
+    assert "All workers run each machine's own file" in admin.run("cluster", "rollout", "rollback")
 
 
 def test_what_is_no_token_is_refused_and_changes_nothing(tmp_path: Path, stack: ExitStack) -> None:
