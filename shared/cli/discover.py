@@ -7,6 +7,7 @@ import click
 import orjson
 
 from shared.cli.options import json_option, reports_errors
+from shared.cli.wait_notice import wait_notice
 from shared.discovery.announcement import Announcement
 from shared.discovery.finder import finding
 from shared.discovery.selection import line_of
@@ -49,6 +50,6 @@ def command(seconds: float, interfaces: tuple[str, ...], as_json: bool) -> None:
 
 
 async def _listen(seconds: float, interfaces: tuple[str, ...]) -> list[Announcement]:
-    async with finding(interfaces) as finder:
+    async with finding(interfaces) as finder, wait_notice(f"Listening for {seconds:g} s ..."):
         await asyncio.sleep(seconds)
         return finder.clusters

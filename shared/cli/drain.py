@@ -18,6 +18,7 @@ from shared.cli.options import (
 from shared.cli.outcomes import Outcome, print_outcomes
 from shared.cli.progress import ProgressDisplay
 from shared.cli.services.service import label_of
+from shared.cli.wait_notice import WAITING, wait_notice
 from shared.cli.worker_orders import drain, progress_callback, select_workers
 from shared.client import Cluster
 from shared.messages.events import WorkerReport
@@ -62,7 +63,8 @@ def command(
     as_json: bool,
 ) -> None:
     async def work(cluster: Cluster) -> list[Outcome]:
-        reports = await select_workers(cluster, workers)
+        async with wait_notice(WAITING):
+            reports = await select_workers(cluster, workers)
         with ProgressDisplay(quiet=as_json) as display:
 
             async def order_one(report: WorkerReport) -> Outcome:
@@ -72,7 +74,7 @@ def command(
             return list(await asyncio.gather(*map(order_one, reports)))
 
     try:
-        outcomes = with_cluster(config, nats, token, work)
+        outcomes = with_cluster(config, nats, token, work, shows_progress=True)
     except KeyboardInterrupt:
         click.echo("The workers continue to drain.", err=True)
         sys.exit(130)

@@ -81,7 +81,7 @@ def command(
                 show(record)
 
     try:
-        with_cluster(config, nats, token, watch)
+        with_cluster(config, nats, token, watch, shows_progress=True)
     except KeyboardInterrupt:
         sys.exit(130)
 

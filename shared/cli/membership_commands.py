@@ -13,6 +13,7 @@ from shared.access.roles import ROLES
 from shared.access.stored_memberships import Seat, join, joined_settings, leave, seat_of
 from shared.bus import Bus
 from shared.cli.options import json_option, reports_errors
+from shared.cli.wait_notice import wait_notice
 from shared.errors import BusUnreachable, SettingsError
 from shared.settings.nats import NatsSettings
 from shared.subjects import inbox_prefix
@@ -93,7 +94,8 @@ def _problem(member: Membership) -> str | None:
     async def reach() -> None:
         prefix = inbox_prefix(member.role, member.name)
         name = f"{member.role} {member.name}"
-        bus = await Bus.connect(settings, name=name, inbox_prefix=prefix, wait_s=_WAIT_S)
+        async with wait_notice(f"Still trying to reach {', '.join(member.servers)} ..."):
+            bus = await Bus.connect(settings, name=name, inbox_prefix=prefix, wait_s=_WAIT_S)
         await bus.close()
 
     try:

@@ -15,6 +15,9 @@ from shared.messages.health import ClusterHealth
 
 _POLL_S = 0.2
 _SILENCE_LIMIT_S = 10.0
+_REPORT_LIMIT_S = 5.0
+LOADED = ("warm", "loading")
+"""States of a model that takes memory."""
 
 
 def models_on_workers(
@@ -66,15 +69,37 @@ async def load(
 
 
 async def unload(cluster: Cluster, row: ModelRow) -> Outcome:
-    """Order a worker to unload a model."""
+    """Order a worker to unload a model; return when the controllers know that it is unloaded."""
     try:
         reply = await cluster.control(row.worker, UnloadModel(model=row.model.id))
+        if not reply.ok:
+            return Outcome(row.worker, code=reply.code, reason=reply.message)
+        state = await _state_after_unload(cluster, row)
     except ClusterError as error:
         return Outcome(row.worker, code=error.code, reason=error.message)
-    if not reply.ok:
-        return Outcome(row.worker, code=reply.code, reason=reply.message)
-    gone = all(model.state == "available" for model in reply.models)
-    return Outcome(row.worker, done="is unloaded" if gone else "is being unloaded")
+    if state in LOADED:
+        return Outcome(row.worker, done=f"is being unloaded; its state is {state}")
+    return Outcome(row.worker, done=f"is unloaded; its state is {state}")
+
+
+async def _state_after_unload(cluster: Cluster, row: ModelRow) -> str:
+    """Return the state that `cluster models` lists, once that is no longer a loaded one.
+
+    Controllers learn of the change with the worker's next report. After `_REPORT_LIMIT_S` the state
+    is returned as it is.
+
+    Raises:
+        ClusterError: no controller answers.
+    """
+    deadline = time.monotonic() + _REPORT_LIMIT_S
+    while True:
+        rows = model_rows((await cluster.health()).workers)
+        states = [each.model.state for each in rows if each.worker == row.worker
+                  and each.model.id == row.model.id]  # fmt: skip
+        state = states[0] if states else "available"
+        if state not in LOADED or time.monotonic() > deadline:
+            return state
+        await asyncio.sleep(_POLL_S)
 
 
 async def _wait_until_warm(

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from shared.cli.connection import with_cluster
 from shared.cli.groups import ListingGroup
-from shared.cli.model_orders import load, models_on_workers, unload
+from shared.cli.model_orders import LOADED, load, models_on_workers, unload
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -33,6 +33,7 @@ from shared.cli.views.models import (
     model_table,
     warning_lines,
 )
+from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelStatus
@@ -108,7 +109,9 @@ def load_model(
     """Load MODEL on all workers that are configured with it."""
 
     async def work(cluster: Cluster) -> list[Outcome]:
-        rows = models_on_workers(await cluster.health(), ModelId(model), _worker_id(worker))
+        async with wait_notice(WAITING):
+            health = await cluster.health()
+        rows = models_on_workers(health, ModelId(model), _worker_id(worker))
         with ProgressDisplay(quiet=as_json) as display:
 
             async def load_one(row: ModelRow) -> Outcome:
@@ -122,7 +125,7 @@ def load_model(
             return await _send_all(rows, load_one)
 
     try:
-        outcomes = with_cluster(config, nats, token, work)
+        outcomes = with_cluster(config, nats, token, work, shows_progress=True)
     except KeyboardInterrupt:
         click.echo("The workers continue to load.", err=True)
         sys.exit(130)
@@ -147,7 +150,7 @@ def unload_model(
     async def work(cluster: Cluster) -> list[Outcome]:
         rows = models_on_workers(await cluster.health(), ModelId(model), _worker_id(worker))
         if worker is None:
-            rows = [row for row in rows if row.model.state in ("warm", "loading")]
+            rows = [row for row in rows if row.model.state in LOADED]
         return await _send_all(rows, lambda row: unload(cluster, row))
 
     outcomes = with_cluster(config, nats, token, work)

@@ -1,5 +1,6 @@
 """Options that commands share, and how errors are printed."""
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from shared.access.stored_memberships import Seat, joined_settings
-from shared.errors import ClusterError
+from shared.errors import ClusterError, SettingsError
+from shared.folders import data_folder
 from shared.settings import ClusterSettings, load_settings
 from shared.settings.overrides import Machine
 from shared.settings.rolled_out import RolledOutVersion
@@ -21,6 +23,12 @@ R = TypeVar("R")
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_DISK_ERRORS = {
+    errno.ENOSPC: "free some disk space, and try again",
+    errno.EDQUOT: "free some of your disk quota, and try again",
+    errno.EROFS: "the file system is read-only",
+}
+"""Errors of the disk that are not faults of the program, and what to do."""
 
 
 def version_option(command: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -118,7 +126,7 @@ def print_error(error: ClusterError, *, as_json: bool) -> None:
 def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Turn a `ClusterError` into one line on stderr (JSON with --json) and exit status 1.
 
-    Settings errors exit with 2, as invalid options do.
+    Settings errors exit with 2, as invalid options do. A full or read-only disk is one line too.
     """
 
     @wraps(function)
@@ -128,5 +136,14 @@ def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
         except ClusterError as error:
             print_error(error, as_json=bool(kwargs.get("as_json")))
             sys.exit(EXIT_USAGE if error.code == "settings" else EXIT_FAILURE)
+        except OSError as error:
+            if (advice := _DISK_ERRORS.get(error.errno or 0)) is None:
+                raise
+            path = error.filename or data_folder()
+            print_error(
+                SettingsError(f"cannot write to {path}: {error.strerror}; {advice}"),
+                as_json=bool(kwargs.get("as_json")),
+            )
+            sys.exit(EXIT_FAILURE)
 
     return wrapper

@@ -17,6 +17,7 @@ from shared.cli.options import (
 )
 from shared.cli.outcomes import Outcome, print_outcomes
 from shared.cli.progress import ProgressDisplay
+from shared.cli.wait_notice import WAITING, wait_notice
 from shared.cli.worker_orders import progress_callback, restart, select_workers
 from shared.client import Cluster
 from shared.errors import InvalidRequest
@@ -66,7 +67,8 @@ def command(
         raise InvalidRequest("name the workers, or restart all with --rolling")
 
     async def work(cluster: Cluster) -> list[Outcome]:
-        reports = await select_workers(cluster, workers)
+        async with wait_notice(WAITING):
+            reports = await select_workers(cluster, workers)
         with ProgressDisplay(quiet=as_json) as display:
 
             async def order_one(report: WorkerReport) -> Outcome:
@@ -88,7 +90,7 @@ def command(
             return outcomes
 
     try:
-        outcomes = with_cluster(config, nats, token, work)
+        outcomes = with_cluster(config, nats, token, work, shows_progress=True)
     except KeyboardInterrupt:
         click.echo("The workers that were already ordered to restart will restart.", err=True)
         sys.exit(130)

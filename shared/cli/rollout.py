@@ -23,6 +23,7 @@ from shared.cli.progress import ProgressDisplay
 from shared.cli.rollout_orders import follow_rollout, plan_rollout, rollout_settings
 from shared.cli.views.formatting import printable
 from shared.cli.views.rollout import history_table, plan_lines, rollout_lines
+from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster
 from shared.errors import RequestError
 from shared.ids import WorkerId
@@ -262,14 +263,15 @@ def _order(
     """Send an order, and show the progress until the roll-out has ended."""
 
     async def work(cluster: Cluster) -> RolloutReply:
-        reply = await cluster.rollout(order)
+        async with wait_notice(WAITING):
+            reply = await cluster.rollout(order)
         if not wait:
             return reply
         with ProgressDisplay(quiet=as_json) as display:
             return await follow_rollout(cluster, _state(reply), display)
 
     try:
-        reply = with_cluster(config, nats, token, work)
+        reply = with_cluster(config, nats, token, work, shows_progress=True)
     except KeyboardInterrupt:
         click.echo("The roll-out continues; `cluster rollout rollback` undoes it.", err=True)
         sys.exit(130)

@@ -83,7 +83,7 @@ def command(
             read_value(json_schema, stream.text, stream.finish_reason, stream.usage)
 
     try:
-        with_cluster(config, nats, token, ask)
+        with_cluster(config, nats, token, ask, shows_progress=True)
     except StreamFailed as error:
         raise (_in_terms_of_file(error, schema) if schema is not None else error) from None
     except KeyboardInterrupt:

@@ -107,7 +107,7 @@ def command(
             await TopScreen(cluster, console, interval_s).run()
 
     try:
-        with_cluster(config, nats, token, watch)
+        with_cluster(config, nats, token, watch, shows_progress=live)
     except KeyboardInterrupt:
         sys.exit(130)
 

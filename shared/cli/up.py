@@ -14,8 +14,9 @@ import orjson
 from filelock import FileLock, Timeout
 
 from shared.cli.local.access import SharedToken, credential_variables
-from shared.cli.local.addresses import is_loopback, is_surely_loopback
+from shared.cli.local.addresses import is_loopback, is_surely_loopback, network_address
 from shared.cli.local.cluster import LocalCluster, LocalPlan
+from shared.cli.local.http_gateway import check_port
 from shared.cli.local.model import fetch_demo_model, model_flags
 from shared.cli.local.serving import run_supervised, run_until_stopped, wait_until_ready
 from shared.cli.local.stored import DEFAULT_PORT, cluster_folder, required_token
@@ -28,10 +29,13 @@ from shared.cli.options import (
     version_option,
 )
 from shared.cli.progress import WarmUpDisplay
+from shared.cli.views.formatting import count
 from shared.client import connect
 from shared.errors import SettingsError
+from shared.messages.health import ClusterHealth
 from shared.service import StopRequest, run_service
 from shared.settings import ClusterSettings
+from shared.settings.gateway import GatewaySettings
 
 _HELP = """Start a whole cluster on this machine: a NATS server, a controller and workers.
 
@@ -112,6 +116,8 @@ def command(
             model=model,
             folder=folder,
         )
+        if settings.gateway.enabled:
+            check_port(settings.gateway)  # before a model is downloaded or loaded
         fetch_demo_model(settings)
         up = Up(plan, settings, list(command), token=token, as_json=as_json)
         sys.exit(run_service(up.run))
@@ -156,14 +162,14 @@ class Up:
     async def _work(self) -> int:
         async with connect(self._local.client) as cluster:
             with WarmUpDisplay(quiet=bool(self._command)) as display:
-                await wait_until_ready(cluster, self._local.worker_ids, display.show)
+                health = await wait_until_ready(cluster, self._local.worker_ids, display.show)
         if self._command:
             return await self._run_command()
-        self._print_ready()
+        self._print_ready(health)
         await asyncio.Event().wait()  # until cancelled
         return 0
 
-    def _print_ready(self) -> None:
+    def _print_ready(self, health: ClusterHealth) -> None:
         url = self._local.nats.url
         if self._as_json:
             line = {
@@ -178,20 +184,21 @@ class Up:
         where = "" if self._local.nats.port == DEFAULT_PORT else f" --nats {url}"
         click.echo(
             f"{click.style('Ready', fg='green', bold=True)} at {url}, "
-            f"{len(self._local.worker_ids)} worker(s). In another terminal:\n"
+            f"{count(len(self._local.worker_ids), 'worker')}, {models_text(health)}. "
+            "In another terminal:\n"
             f'  cluster run{where} "What is the capital of France?"\n'
             f"  cluster chat{where}\n"
             f"  cluster status{where}\n"
             f"Logs: cluster logs{where}, or {self._plan.folder / 'logs'}"
         )
         if (http_url := self._local.http_url) is not None:
-            click.echo(for_clients(http_url, self._settings))
+            click.echo(for_clients(http_url, self._settings.gateway, health))
         else:
             click.echo("For OpenAI's and Anthropic's clients: cluster up --http-port 8000")
         if not is_loopback(self._plan.host):
             click.echo(
                 "Other Macs join with:\n"
-                f"  worker --nats nats://THIS-MAC:{self._local.nats.port} "
+                f"  worker --nats nats://{network_address(self._plan.host, self._local.nats.port)} "
                 f"--token {self._token}"
             )
         click.echo("Ctrl-C stops the cluster.")
@@ -220,12 +227,19 @@ class Up:
         click.echo(text, err=True)
 
 
-def for_clients(url: str, settings: ClusterSettings) -> str:
+def models_text(health: ClusterHealth) -> str:
+    """For example: model demo (skill chat)."""
+    skills = (
+        f"model {', '.join(models)} (skill {skill})" for skill, models in health.skills.items()
+    )
+    return ", ".join(skills) or "no model"
+
+
+def for_clients(url: str, gateway: GatewaySettings, health: ClusterHealth) -> str:
     """Return the variables and model names for OpenAI's and Anthropic's clients, as lines."""
-    gateway = settings.gateway
     has_keys = gateway.keys_file is not None or not is_surely_loopback(gateway.host)
     key = "none" if gateway.allow_anonymous or not has_keys else "KEY"
-    names = dict.fromkeys(name for skill, models in settings.skills.items()
+    names = dict.fromkeys(str(name) for skill, models in health.skills.items()
                           for name in (skill, *models))  # fmt: skip
     hint = ["  `gateway keys add NAME` prints a KEY."] if key == "KEY" else []
     return "\n".join(

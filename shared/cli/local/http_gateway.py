@@ -18,6 +18,28 @@ _READY = b'{"http_url"'
 _INVALID_SETTINGS = 2  # exit status of our commands
 
 
+def check_port(settings: GatewaySettings) -> None:
+    """Check that the gateway can listen on its port.
+
+    Raises:
+        SettingsError: another process listens there, or this machine does not have the address.
+    """
+    if not settings.port:
+        return
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the gateway does
+            probe.bind(address)
+    except OSError as error:
+        raise SettingsError(
+            f"the gateway cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
+            "Choose another port with --http-port, 0 for any free one"
+        ) from None
+
+
 class HttpGateway:
     """A `gateway` process on the host and port of its settings.
 

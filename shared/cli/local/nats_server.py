@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import re
 import shutil
 import sys
@@ -93,7 +94,9 @@ class NatsServer:
             **self._access,
         }
         self._config.touch(mode=0o600)
-        self._config.write_text(json.dumps(config, indent=2))
+        # The server reads UTF-8, but not the \\u escapes of JSON.
+        text = json.dumps(config, indent=2, ensure_ascii=False)
+        self._config.write_bytes(os.fsencode(text))
 
     def _listening_port(self) -> int | None:
         for file in self._ports.glob("*.ports"):

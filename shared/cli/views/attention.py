@@ -19,7 +19,7 @@ def _settings(worker: WorkerReport) -> Text:
     """Return why the worker does not run the rolled-out settings."""
     if worker.config_problem is None:
         return Text()
-    return formatting.plain_text(f"left cluster.yaml {worker.config_problem}", "red")
+    return formatting.plain_text(f"rolled back from cluster.yaml {worker.config_problem}", "red")
 
 
 def _pre_warming(worker: WorkerReport) -> Text:

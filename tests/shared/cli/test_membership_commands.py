@@ -16,6 +16,11 @@ def test_from_nothing_to_an_answer_with_keys_and_tls(
     wrong = cluster.second.run("worker", "join", cluster.token("client", "eve"), fails=True)
     assert "use `cluster join`" in wrong
     cluster.serve()
+    own = cluster.second.shell("cluster status || echo status $?")
+    assert "The worker of this machine:" in own and "mac-2" in own and "status 1" in own
+    told = cluster.second.run("cluster", "status", fails=True)
+    assert "as the worker mac-2, whose key permits neither requests" in told
+    assert "cluster auth add client NAME" in told and len(told.splitlines()) == 1
     ada = cluster.person("ada")
     assert ada.run("cluster", "run", "--max-tokens", "4", "Hello").strip()
     assert "does not permit" in ada.run("cluster", "drain", "mac-2", fails=True)

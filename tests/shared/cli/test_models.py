@@ -133,7 +133,9 @@ async def test_unload_orders_it_only_where_it_is_loaded(
 ) -> None:
     cluster.workers = [worker(ONE, models=[WARM]), worker(TWO, models=[COLD])]
     ran = await run("models", "unload", "demo", "--nats", server.url)
-    assert ran.out == "mac-1: demo is unloaded\n"
+    assert ran.out == "mac-1: demo is unloaded; its state is available\n"
+    listed = (await run("models", "--nats", server.url)).out
+    assert [line.split()[2] for line in listed.splitlines()[1:]] == ["available", "available"]
     assert cluster.orders == [(ONE, UnloadModel(model=DEMO))]
     cluster.workers = [worker(TWO, models=[COLD])]
     assert (await run("models", "unload", "demo", "--nats", server.url)).out == (
