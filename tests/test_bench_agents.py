@@ -126,4 +126,4 @@ def test_bench_alone_lists_what_can_be_measured() -> None:
     for arguments in ([], ["--help"]):
         done = CliRunner().invoke(main, ["bench", *arguments])
         assert "agents" in done.output
-        assert "with and without the KV memory" in done.output
+        assert "with and without KV memory" in done.output

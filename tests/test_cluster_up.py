@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from shared.cli.up import for_clients
-from shared.settings import ClusterSettings
+from shared.messages.health import ClusterHealth
+from shared.settings.gateway import GatewaySettings
 from tests.processes import SCRIPTS, cluster_process, free_port, wait_for, wait_until_gone
 from tests.tiers import long_form
 
@@ -107,8 +108,63 @@ def test_a_gateway_that_cannot_run_says_why(tiny_model: Path) -> None:
         done = run_up(*arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
-        done = run_up(*arguments, environment={"CLUSTER__GATEWAY__HOST": "0.0.0.0"})
-        assert done.returncode == 2 and "gateway.host" in done.stderr
+    arguments = (*arguments[:-1], "0")
+    done = run_up(*arguments, environment={"CLUSTER__GATEWAY__HOST": "0.0.0.0"})
+    assert done.returncode == 2 and "gateway.host" in done.stderr
+
+
+def test_a_taken_port_of_the_gateway_is_found_before_any_model_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = run_up("--nats-port", "0", "--model", "/no/such/model", "--http-port", port)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in line
+    assert "--http-port, 0 for any free one" in line
+
+
+def test_it_says_how_to_ask_and_how_other_machines_join(tiny_model: Path, tmp_path: Path) -> None:
+    """Every line can be pasted: a model that is served, an address that others reach."""
+    home = tmp_path / "dö"  # a folder whose name is not ASCII
+    environment = {"XDG_DATA_HOME": str(home), "HOME": str(home)}
+    arguments = ["--nats-port", free_port(), "--listen", "0.0.0.0", "--http-port", "0"]
+    with subprocess.Popen(
+        [str(SCRIPTS / "cluster"), "up", *arguments, "--model", str(tiny_model)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+    ) as up:
+        assert up.stdout is not None
+        lines: list[str] = []
+        for line in up.stdout:
+            lines.append(line)
+            if line.startswith("Ctrl-C"):
+                break
+        up.send_signal(signal.SIGINT)
+    said = "".join(lines)
+    name = tiny_model.name
+    assert f"1 worker, model {name} (skill chat)" in said
+    assert f"  model names: chat, {name}\n" in said
+    assert "OPENAI_API_KEY=none" in said
+    (joining,) = [line.strip() for line in lines if line.startswith("  worker --nats")]
+    assert joining.startswith("worker --nats nats://") and "0.0.0.0" not in joining
+    assert "THIS-MAC" not in joining and " --token " in joining
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_is_one_line(tiny_model: Path, tmp_path: Path) -> None:
+    port = free_port()
+    folder = tmp_path / "mlx-nats-cluster" / f"cluster-{port}"
+    folder.mkdir(parents=True)
+    (folder / "nats-server.json").symlink_to("/dev/full")
+    environment = {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    done = run_up("--nats-port", port, "--model", str(tiny_model), environment=environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No space left on device; free some disk space" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_command_runs_in_the_cluster_and_its_exit_status_is_ours(tiny_model: Path) -> None:
@@ -156,7 +212,7 @@ def test_a_folder_in_which_the_server_can_keep_nothing_is_named(
     store.write_text("in the way")
     done = run_up("--nats-port", port, "--model", str(tiny_model), environment=environment)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"cannot keep anything in {store}: storage directory is not" in done.stderr
+    assert f"cannot store data in {store}: storage directory is not" in done.stderr
 
 
 def test_a_data_folder_that_cannot_be_made_is_named(tiny_model: Path, tmp_path: Path) -> None:
@@ -164,7 +220,7 @@ def test_a_data_folder_that_cannot_be_made_is_named(tiny_model: Path, tmp_path: 
     environment = {"XDG_DATA_HOME": str(tmp_path / "data"), "HOME": str(tmp_path / "data")}
     done = run_up("--nats-port", "4999", "--model", str(tiny_model), environment=environment)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"nothing can be kept in {tmp_path / 'data'}" in done.stderr
+    assert f"cannot write to {tmp_path / 'data'}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -174,7 +230,7 @@ def test_a_data_folder_that_cannot_be_made_is_named(tiny_model: Path, tmp_path: 
         (("--workers", "0"), "1<=x<=64"),
         (("--nats-port", "70000"), "0<=x<=65535"),
         (("--http-port", "-1"), "0<=x<=65535"),
-        (("--listen", "everywhere"), "no IP address"),
+        (("--listen", "everywhere"), "not an IP address"),
         (("--nats", "nats://127.0.0.1:1"), "starts a NATS server of its own"),
         (("--nats-port", "0", "--model", "/no/such/model"), "/no/such/model"),
         (("--nats-port", "0", "--model", ""), "--model"),
@@ -223,11 +279,15 @@ def test_another_machine_needs_the_token_that_was_made_and_kept(
     ],
 )
 def test_all_that_a_client_needs_is_told(gateway: dict[str, Any], key: str) -> None:
-    settings = ClusterSettings.model_validate(
-        {"gateway": gateway, "skills": {"chat": ["demo"], "code": ["other", "demo"]}}
-    )
-    told = for_clients("http://127.0.0.1:8000", settings)
+    health = ClusterHealth.model_validate(
+        {
+            "status": "ready", "controllers": [], "workers": [],
+            "skills": {"chat": ["demo"], "code": ["other", "demo"]},
+        }
+    )  # fmt: skip
+    settings = GatewaySettings.model_validate(gateway)
+    told = for_clients("http://127.0.0.1:8000", settings, health)
     assert f"OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY={key}" in told
     assert f"ANTHROPIC_BASE_URL=http://127.0.0.1:8000 ANTHROPIC_AUTH_TOKEN={key}" in told
     assert ("gateway keys add" in told) == (key == "KEY")
-    assert told.endswith("the model's name: chat, demo, code, other")
+    assert told.endswith("model names: chat, demo, code, other")

@@ -264,7 +264,9 @@ def test_the_commands(process: ClusterProcess, tiny_model: Path, tmp_path: Path)
         said = rollout(verb, str(file), fails=True)
         assert said.startswith("error: ") and "line 2: worker.drain: unknown key" in said
     assert "no such file" in rollout("apply", "nowhere.yaml", fails=True)
-    assert "rising" in rollout("apply", *_written(file, tiny_model), "--steps", "9,1", fails=True)
+    assert "must rise" in rollout(
+        "apply", *_written(file, tiny_model), "--steps", "9,1", fails=True
+    )
 
     plan = json.loads(rollout("plan", *_written(file, tiny_model, rows=4), "--json"))
     assert {name: told["effect"] for name, told in plan["workers"].items()} == dict.fromkeys(
@@ -280,8 +282,8 @@ def test_the_commands(process: ClusterProcess, tiny_model: Path, tmp_path: Path)
     assert "Nothing changes" in rollout("plan", str(file))
     gone = _written(file, tiny_model / "gone")
     said = rollout("apply", *gone, *at_once, "--canary", "worker-2", fails=True)
-    assert "it was rolled back: worker-2 cannot load tiny" in said
-    assert "All run each machine's own file" in rollout("rollback")
+    assert "the version was rolled back: worker-2 cannot load tiny" in said
+    assert "All workers run each machine's own file" in rollout("rollback")
     rollouts = json.loads(rollout("history", "--json"))["rollouts"]
     assert [(one["version"], one["phase"]) for one in rollouts] == [
         (0, "done"), (2, "rolled_back"), (1, "done")

@@ -100,7 +100,7 @@ async def test_sessions_are_listed_pinned_and_removed(cluster: ClusterProcess) -
             await _turn(client, TURNS[1], session_id="s", history="kept")
         assert error.value.code == "unknown_session"
         ran = await run("sessions", "rm", "s", "--nats", cluster.url)
-        assert ran.status == 1 and "no worker keeps a session 's'" in ran.err
+        assert ran.status == 1 and "no worker stores a session 's'" in ran.err
 
 
 async def _listed(cluster: ClusterProcess, until: Any = lambda _: True) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""An answer on a terminal or in a file: stdout has the content alone, stderr all else."""
+"""Printing of answers: content on stdout, everything else on stderr."""
 
 import sys
 import time
@@ -9,37 +9,40 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from shared.cli.views.figures import printable
+from shared.cli.views.formatting import printable
 from shared.client import Completion, Stream
 
 
 async def print_answer(stream: Stream) -> None:
-    """Print an answer as it comes. On stderr: what the model thinks, dimmed, if that is a terminal;
-    warnings, and what it cost."""
+    """Print an answer while it is generated.
+
+    stderr has the reasoning (dimmed, only on a terminal), warnings, and a line with token counts
+    and times.
+    """
     console = Console(stderr=True)
     started = time.monotonic()
     async with stream:
         with (
-            _ReasoningOutput(shown=console.is_terminal) as thoughts,
+            _ReasoningOutput(shown=console.is_terminal) as reasoning,
             console.status(_WaitIndicator(stream)) as spinner,
         ):
             async for chunk in stream:
-                if chunk.reasoning and thoughts.shown:
+                if chunk.reasoning and reasoning.shown:
                     spinner.stop()
-                    thoughts.print(chunk.reasoning)
+                    reasoning.print(chunk.reasoning)
                 if chunk.text:
                     spinner.stop()
-                    thoughts.end()
+                    reasoning.end()
                     click.echo(chunk.text, nl=False)
                     sys.stdout.flush()
     click.echo()
     for warning in stream.warnings:
         click.echo(f"{click.style('warning:', fg='yellow')} {printable(warning)}", err=True)
-    console.print(_cost(stream, time.monotonic() - started), style="dim", highlight=False)
+    console.print(_usage_line(stream, time.monotonic() - started), style="dim", highlight=False)
 
 
 class _ReasoningOutput:
-    """What a model thinks, before what it says."""
+    """Prints the reasoning of a model, before its answer."""
 
     def __init__(self, *, shown: bool) -> None:
         self.shown = shown
@@ -56,40 +59,40 @@ class _ReasoningOutput:
         click.secho(piece, dim=True, nl=False, err=True)
 
     def end(self) -> None:
-        """What comes next begins a paragraph."""
+        """Start a new paragraph if reasoning was printed."""
         if self._open:
             self._open = False
             click.echo("\n", err=True)
 
 
 class _WaitIndicator:
-    """What a stream waits for, as of each time it is shown."""
+    """Renders what a stream waits for at the time of rendering."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     def __rich__(self) -> Text:
         progress = self._stream.progress
-        share = f" {progress:.0%}" if progress is not None else ""
-        return Text(f"{self._stream.status or ''}{share}", style="dim")
+        percent = f" {progress:.0%}" if progress is not None else ""
+        return Text(f"{self._stream.status or ''}{percent}", style="dim")
 
 
-def _cost(stream: Stream, seconds: float) -> str:
+def _usage_line(stream: Stream, seconds: float) -> str:
     usage, timings = stream.usage, stream.timings
     if usage is None or timings is None:
         return ""
     decoded = usage.completion_tokens - 1
     speed = decoded / (timings.decode_ms / 1000) if decoded > 0 and timings.decode_ms else 0.0
-    thought = f" ({usage.reasoning_tokens} of reasoning)" if usage.reasoning_tokens else ""
+    reasoning = f" ({usage.reasoning_tokens} of reasoning)" if usage.reasoning_tokens else ""
     return (
-        f"{usage.completion_tokens} tokens{thought}, {speed:.1f} tokens/s, "
+        f"{usage.completion_tokens} tokens{reasoning}, {speed:.1f} tokens/s, "
         f"first token after {timings.ttft_ms / 1000:.2f} s, {seconds:.2f} s in all, "
-        f"by {stream.worker}"
+        f"worker {stream.worker}"
     )
 
 
 def answer_as_dict(answer: Completion) -> dict[str, Any]:
-    """For programs."""
+    """Return an answer as the JSON object that --json prints."""
     return {
         "request_id": answer.request_id,
         "worker": answer.worker,

@@ -27,35 +27,36 @@ from shared.cli.views.users import user_table
 from shared.folders import data_folder
 from shared.ids import name_from
 
-_HELP = """Say who may take part: keys, certificates, and a NATS server that asks for them.
+_HELP = """Manage the users of a cluster: keys, certificates, tokens, and its NATS configuration.
 
-One machine keeps all that in a folder. Everybody else gets a token, one line to paste there. A
-server that runs with the folder's configuration takes every change at once.
+One machine has the folder with all keys. Every other machine gets a token: one line to paste into
+`worker join`, `controller join`, `gateway join` or `cluster join` there. A NATS server that runs
+with the configuration in the folder applies every change at once.
 
 \b
   cluster auth init --host mac-1.local
   cluster auth add worker mac-2               prints the token to paste on mac-2
   cluster auth add client ada
-  cluster auth rotate client ada              a new key; the one before is taken until
-  cluster auth retire client ada              that
-  cluster auth rm client ada
+  cluster auth rotate client ada              a new key; the old one stays valid until:
+  cluster auth retire client ada
+  cluster auth rm client ada                  disconnected, and refused from now on
 
   cluster auth init --clustered --host mac-1.local --host mac-2.local --host mac-3.local
-                                              three servers that are one: one may be lost
+                                              a NATS cluster of three: one may fail
 """
 
-_COPY_AGAIN = """Copy the folders in {servers} to their machines again, and in each, there:
+_COPY_AGAIN = """Copy the folders in {servers} to their machines again. Then, in each folder there:
   nats-server --signal reload=nats-server.pid"""
 _ROUTE_PORT = 6222
 _START_ONE = "  nats-server --config {config}"
-_START_SEVERAL = """  Copy each folder in {servers} to its machine, and there, in that folder:
+_START_SEVERAL = """  Copy each folder in {servers} to its machine. There, in that folder:
   nats-server --config nats-server.json"""
 _NEXT = """
 Next:
 {start}
-  cluster auth add controller {name} | controller join     and then: controller
-  cluster auth add worker NAME        prints a token; on that Mac: worker join
-  cluster auth add client NAME        prints a token for a person; there: cluster join"""
+  cluster auth add controller {name} | controller join     then: controller
+  cluster auth add worker NAME        prints a token for that Mac: worker join
+  cluster auth add client NAME        prints a token for a person: cluster join"""
 
 
 @click.group(cls=ListingGroup, help=_HELP)
@@ -69,7 +70,7 @@ def _folder_option(function: Callable[..., None]) -> Callable[..., None]:
         "--folder",
         type=click.Path(path_type=Path, file_okay=False),
         default=lambda: data_folder() / "access",
-        help="Where all that is kept. Default: among this user's data.",
+        help="The folder with all keys. Default: in the data folder of this user.",
     )(function)
 
 
@@ -89,19 +90,21 @@ def _hosts_option(help: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 @command.command("init")
-@_hosts_option("Name or address of the NATS server, once for each. Default: this machine's name.")
+@_hosts_option(
+    "Name or address of the NATS server; repeat for each. Default: the name of this machine."
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=4222, show_default=True)
 @click.option(
     "--clustered",
     is_flag=True,
-    help="Each --host is a server of its own, and all of them are one: three or more.",
+    help="Each --host is one server of a NATS cluster of three or more.",
 )
 @click.option(
     "--route-port",
     type=click.IntRange(1, 65535),
     default=_ROUTE_PORT,
     show_default=True,
-    help="Where several servers listen for each other.",
+    help="Port on which the servers of a NATS cluster connect to each other.",
 )
 @_folder_option
 @json_option
@@ -109,36 +112,36 @@ def _hosts_option(help: str) -> Callable[[Callable[..., None]], Callable[..., No
 def init(
     hosts: Sequence[str], port: int, clustered: bool, route_port: int, folder: Path, as_json: bool
 ) -> None:
-    """Begin: an authority, a certificate for servers, an administrator."""
+    """Create the folder: a certificate authority, a server certificate, and an administrator."""
     listening = new_listening(
         names=list(hosts) or [socket.gethostname()],
         port=port,
         route_port=route_port if clustered else None,
     )
-    made = AccessFolder.create(folder, listening)
+    access = AccessFolder.create(folder, listening)
     admin = name_from(getpass.getuser())
-    with made.changing():
-        member = made.add("admin", admin, now=_now())
+    with access.changing():
+        member = access.add("admin", admin, now=_now())
     joins = membership("cluster") is None
     if joins:
         join(member)
-    configs = [str(server.path / CONFIG_NAME) for server in made.servers]
+    configs = [str(server.path / CONFIG_NAME) for server in access.servers]
     if as_json:
-        told = {
+        result = {
             "folder": str(folder),
             "server_config": configs[0],
             "server_configs": configs,
             "admin": admin,
             "joined": joins,
         }
-        click.echo(orjson.dumps(told).decode())
+        click.echo(orjson.dumps(result).decode())
         return
-    click.echo(f"Made {folder}. It has every secret: keep it where only you can read it.")
+    click.echo(f"Created {folder}. It contains all keys: keep it readable for you only.")
     if joins:
-        click.echo(f"`cluster` on this machine is the administrator {admin} from now on.")
+        click.echo(f"`cluster` on this machine now runs as the administrator {admin}.")
     else:
         click.echo(
-            "`cluster` on this machine has joined another cluster. To look after this one:\n"
+            "`cluster` on this machine has joined another cluster. To administer this one:\n"
             f"  cluster auth token admin {admin} | cluster join"
         )
     start = _START_SEVERAL if clustered else _START_ONE
@@ -151,7 +154,7 @@ def init(
 @json_option
 @reports_errors
 def list_users(folder: Path, as_json: bool) -> None:
-    """List who may take part (what `cluster auth` does alone)."""
+    """List users. The default subcommand."""
     users = sorted(AccessFolder(folder).users, key=lambda user: (user.role, user.name))
     if as_json:
         click.echo(orjson.dumps({"users": [user.model_dump() for user in users]}).decode())
@@ -167,10 +170,10 @@ def list_users(folder: Path, as_json: bool) -> None:
 @json_option
 @reports_errors
 def add(role: Role, name: str, folder: Path, as_json: bool) -> None:
-    """Let somebody take part; prints the token."""
-    with _changing(folder) as access:
+    """Add a user, and print its token."""
+    with _updating(folder) as access:
         member = access.add(role, name, now=_now())
-    _tell(member, as_json=as_json)
+    _print_token(member, as_json=as_json)
 
 
 @command.command("token")
@@ -179,8 +182,8 @@ def add(role: Role, name: str, folder: Path, as_json: bool) -> None:
 @json_option
 @reports_errors
 def token(role: Role, name: str, folder: Path, as_json: bool) -> None:
-    """Print a token again."""
-    _tell(AccessFolder(folder).membership(role, name), as_json=as_json)
+    """Print the token of a user again."""
+    _print_token(AccessFolder(folder).membership(role, name), as_json=as_json)
 
 
 @command.command("rotate")
@@ -189,10 +192,10 @@ def token(role: Role, name: str, folder: Path, as_json: bool) -> None:
 @json_option
 @reports_errors
 def rotate(role: Role, name: str, folder: Path, as_json: bool) -> None:
-    """Give somebody a new key; prints the token. The key before is taken until `retire`."""
-    with _changing(folder) as access:
+    """Create a new key for a user, and print its token. The old key stays valid until `retire`."""
+    with _updating(folder) as access:
         member = access.rotate(role, name)
-    _tell(member, as_json=as_json)
+    _print_token(member, as_json=as_json)
 
 
 @command.command("retire")
@@ -200,10 +203,10 @@ def rotate(role: Role, name: str, folder: Path, as_json: bool) -> None:
 @_folder_option
 @reports_errors
 def retire(role: Role, name: str, folder: Path) -> None:
-    """Take the key before the present one no more."""
-    with _changing(folder) as access:
+    """Revoke the old key of a user after `rotate`."""
+    with _updating(folder) as access:
         if not access.retire(role, name):
-            click.echo(f"{role} {name} has one key only.", err=True)
+            click.echo(f"{role} {name} has no old key.", err=True)
 
 
 @command.command("rm")
@@ -211,18 +214,18 @@ def retire(role: Role, name: str, folder: Path) -> None:
 @_folder_option
 @reports_errors
 def remove(role: Role, name: str, folder: Path) -> None:
-    """Let somebody take part no more; who is connected is not any more."""
-    with _changing(folder) as access:
+    """Remove a user; its connections are closed."""
+    with _updating(folder) as access:
         access.remove(role, name)
 
 
 @command.command("renew")
-@_hosts_option("Names and addresses of the NATS servers, instead of those before.")
+@_hosts_option("New names and addresses of the NATS servers.")
 @_folder_option
 @reports_errors
 def renew(hosts: Sequence[str], folder: Path) -> None:
-    """Make a new certificate for the servers."""
-    with _changing(folder) as access:
+    """Create a new certificate for the servers."""
+    with _updating(folder) as access:
         access.renew_server(hosts)
 
 
@@ -231,7 +234,7 @@ def renew(hosts: Sequence[str], folder: Path) -> None:
 @_folder_option
 @reports_errors
 def backup(file: Path, folder: Path) -> None:
-    """Copy the folder into FILE. Who has it can be anybody: keep it as you keep passwords."""
+    """Copy the folder into FILE. FILE contains all keys: protect it like a password."""
     back_up(AccessFolder(folder), file)
 
 
@@ -240,15 +243,15 @@ def backup(file: Path, folder: Path) -> None:
 @_folder_option
 @reports_errors
 def restore_command(file: Path, folder: Path) -> None:
-    """Have the folder again that was copied into FILE, where there is none."""
+    """Restore the folder from FILE; refused if the folder exists."""
     access = restore(file, folder)
     for server in access.servers:
         click.echo(str(server.path / CONFIG_NAME))
 
 
 @contextlib.contextmanager
-def _changing(folder: Path) -> Iterator[AccessFolder]:
-    """Around a change that a running server takes at once."""
+def _updating(folder: Path) -> Iterator[AccessFolder]:
+    """Open the folder for a change, and reload the server afterwards."""
     access = AccessFolder(folder)
     with access.changing():
         yield access
@@ -256,11 +259,13 @@ def _changing(folder: Path) -> Iterator[AccessFolder]:
     if len(reloaded) > 1 and not all(reloaded):
         click.echo(_COPY_AGAIN.format(servers=shlex.quote(f"{folder}/servers")), err=True)
     elif not all(reloaded):
-        click.echo("No server runs with this folder here; others need a reload.", err=True)
+        click.echo(
+            "No server with this folder runs here; servers elsewhere need a reload.", err=True
+        )
 
 
 def _reload(server: ServerFolder) -> bool:
-    """Whether a server of this folder was told to read its configuration again."""
+    """Whether a running server of this folder was signalled to reload its configuration."""
     try:
         number = int((server.path / PID_NAME).read_text())
         if "nats-server" in psutil.Process(number).name():
@@ -271,11 +276,11 @@ def _reload(server: ServerFolder) -> bool:
     return False
 
 
-def _tell(member: Membership, *, as_json: bool) -> None:
+def _print_token(member: Membership, *, as_json: bool) -> None:
     token = member.token()
     if as_json:
-        told = {"role": member.role, "name": member.name, "token": token}
-        click.echo(orjson.dumps(told).decode())
+        result = {"role": member.role, "name": member.name, "token": token}
+        click.echo(orjson.dumps(result).decode())
     else:
         click.echo(token)
 

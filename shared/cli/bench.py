@@ -1,4 +1,4 @@
-"""`cluster bench`. Each benchmark is a module of `shared/cli/benches`."""
+"""`cluster bench`. Each benchmark is a module in `shared/cli/benches`."""
 
 import click
 
@@ -6,12 +6,12 @@ from shared.cli.lazy_group import LazyGroup
 from shared.cli.options import version_option
 
 _BENCHES = {
-    "agents": "Agents whose conversations grow, with and without the KV memory.",
+    "agents": "Agents with growing conversations, with and without KV memory.",
 }
-_HELP = """Measure what this machine does.
+_HELP = """Run benchmarks on this machine.
 
-Each benchmark starts a cluster of its own and ends it; a cluster that is up is not used, but
-takes its share of the machine. Close everything else; on a Mac plug it in.
+Each benchmark starts and stops its own cluster. A cluster that already runs is not used, but makes
+the results worse. Close other programs, and connect a Mac to power.
 
 \b
   cluster bench agents

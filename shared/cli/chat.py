@@ -12,24 +12,24 @@ import click
 import uvloop
 
 from shared.cli.answer import print_answer
+from shared.cli.connection import cluster_connection
 from shared.cli.options import reports_errors, settings_options, version_option
 from shared.cli.request import request_fields, request_options, system_messages
-from shared.cli.session import session
 from shared.client import Stream
 from shared.errors import ClusterError
 
 T = TypeVar("T")
 
 _KEYS = """\
-/new       begin again, without what was said
-/exit      leave; so does Ctrl-D
-/help      this list
+/new       start a new conversation
+/exit      leave, as Ctrl-D does
+/help      show these commands
 Ctrl-C     stop an answer"""
-_HELP = """Talk to a model. The conversation is kept until you leave or say /new.
+_HELP = """Chat with a model. Each message is sent with the conversation so far.
 
-Ctrl-C stops an answer; Ctrl-D or /exit leaves; /new begins again; /help lists the keys. What a
-model thinks before it answers is shown dimmed, and goes back to it with the conversation;
---no-think turns it off.
+Ctrl-C stops an answer. Ctrl-D or /exit leaves, /new starts a new conversation, /help lists the
+commands. Reasoning is shown dimmed, and is sent back to the model with the conversation; --no-think
+turns reasoning off.
 
 \b
   cluster chat
@@ -52,47 +52,47 @@ def command(
 ) -> None:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (line editing and history for input())
-    connecting = session(config, nats, token)
+    connection = cluster_connection(config, nats, token)
     fields = request_fields(flags)
-    beginning = system_messages(system)
-    with _Loop() as loop:
-        cluster = loop.run(connecting.__aenter__())
+    first_messages = system_messages(system)
+    with _LoopThread() as loop:
+        cluster = loop.run(connection.__aenter__())
         try:
-            messages = list(beginning)
+            messages = list(first_messages)
             _greet(flags.get("model") or skill)
-            while (said := _ask_user()) is not None:
-                if said == "/new":
-                    messages = list(beginning)
-                elif said == "/help":
+            while (typed := _read_line()) is not None:
+                if typed == "/new":
+                    messages = list(first_messages)
+                elif typed == "/help":
                     click.echo(_KEYS)
-                elif said:
-                    messages.append({"role": "user", "content": said})
+                elif typed:
+                    messages.append({"role": "user", "content": typed})
                     stream = cluster.stream(messages, skill=skill, **fields)
                     _print_answer(loop, stream)
                     messages.append(stream.message)
         finally:
-            loop.run(connecting.__aexit__(None, None, None))
+            loop.run(connection.__aexit__(None, None, None))
 
 
 def _greet(served_by: str) -> None:
-    """Tell people what they talk to and how they leave; programs that write here need not know."""
+    """Print the model or skill, and how to leave, if input comes from a terminal."""
     if sys.stdin.isatty():
-        line = f"Talking to {served_by}. /help lists the keys; Ctrl-D leaves."
+        line = f"Chatting with {served_by}. /help lists the commands; Ctrl-D leaves."
         click.secho(line, dim=True, err=True)
 
 
-def _ask_user() -> str | None:
-    """What the user types; None to leave."""
+def _read_line() -> str | None:
+    """Return the line that the user types, or None to leave."""
     try:
-        said = input(click.style("> ", bold=True)).strip()
+        typed = input(click.style("> ", bold=True)).strip()
     except (EOFError, KeyboardInterrupt):
         click.echo()
         return None
-    return None if said in ("/exit", "/quit") else said
+    return None if typed in ("/exit", "/quit") else typed
 
 
-def _print_answer(loop: "_Loop", stream: Stream) -> None:
-    """What came before a Ctrl-C or an error stays in the stream's message."""
+def _print_answer(loop: "_LoopThread", stream: Stream) -> None:
+    """Print an answer. After Ctrl-C or an error the stream's message has the partial answer."""
     try:
         loop.run(print_answer(stream))
     except KeyboardInterrupt:
@@ -101,10 +101,10 @@ def _print_answer(loop: "_Loop", stream: Stream) -> None:
         click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
 
 
-class _Loop:
-    """An event loop on a thread, so that the connection lives while the user types."""
+class _LoopThread:
+    """Runs an event loop on a thread, so that the connection stays alive while the user types."""
 
-    def __enter__(self) -> "_Loop":
+    def __enter__(self) -> "_LoopThread":
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -116,7 +116,7 @@ class _Loop:
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for `work`; a Ctrl-C cancels it first."""
+        """Return the result of `work`. Ctrl-C cancels `work` and is raised again."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -7,6 +7,7 @@ import click
 import orjson
 
 from shared.cli.options import json_option, reports_errors
+from shared.cli.wait_notice import wait_notice
 from shared.discovery.announcement import Announcement
 from shared.discovery.finder import finding
 from shared.discovery.selection import line_of
@@ -22,31 +23,33 @@ from shared.discovery.selection import line_of
 )
 @click.option(
     "--interface", "interfaces", multiple=True, metavar="ADDRESS",
-    help="Only on the network of this address of this machine.",
+    help="Listen only on the network interface with this address.",
 )  # fmt: skip
 @json_option
 @reports_errors
 def command(seconds: float, interfaces: tuple[str, ...], as_json: bool) -> None:
-    """List the clusters that announce themselves on this network.
+    """List the clusters that are announced on this network (multicast DNS).
 
-    Anybody may announce anything: it says where to ask, not whom to trust. `open` ones take
-    everybody, `token` and `keys` ones who was given one.
+    Announcements are not authenticated: they say where a cluster is, not whether to trust it. An
+    `open` cluster accepts everybody; `token` and `keys` clusters require a token or a key.
     """
     found = asyncio.run(_listen(seconds, interfaces))
     if as_json:
-        click.echo(orjson.dumps({"clusters": [dataclasses.asdict(one) for one in found]}).decode())
+        click.echo(
+            orjson.dumps({"clusters": [dataclasses.asdict(cluster) for cluster in found]}).decode()
+        )
         return
-    for one in found:
-        click.echo(line_of(one))
+    for cluster in found:
+        click.echo(line_of(cluster))
     if not found:
         click.echo(
-            "No cluster announces itself here. Does its NATS server listen for other machines, and "
-            "is multicast DNS (UDP port 5353) let through?",
+            "No cluster is announced here. Does its NATS server listen for other machines "
+            "(`cluster up --listen 0.0.0.0`)? Does the network pass multicast DNS (UDP port 5353)?",
             err=True,
         )
 
 
 async def _listen(seconds: float, interfaces: tuple[str, ...]) -> list[Announcement]:
-    async with finding(interfaces) as finder:
+    async with finding(interfaces) as finder, wait_notice(f"Listening for {seconds:g} s ..."):
         await asyncio.sleep(seconds)
         return finder.clusters

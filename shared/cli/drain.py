@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -14,24 +15,24 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.outcomes import Outcome, tell
-from shared.cli.progress import LoadDisplay
+from shared.cli.outcomes import Outcome, print_outcomes
+from shared.cli.progress import ProgressDisplay
 from shared.cli.services.service import label_of
-from shared.cli.session import with_cluster
-from shared.cli.worker_orders import drain, named, shown_on
+from shared.cli.wait_notice import WAITING, wait_notice
+from shared.cli.worker_orders import drain, progress_callback, select_workers
 from shared.client import Cluster
 from shared.messages.worker_report import WorkerReport
 
-_HELP = """Have workers end, as before a Mac is shut down or looked after.
+_HELP = """Shut workers down gracefully, for example before maintenance of a Mac.
 
-They take nothing new. Streams end by themselves until the deadline (worker.drain_timeout_ms unless
-it is given here); those that have not go on at other workers, where they were. A worker that was
-drained stays away until it is started again.
+A draining worker accepts no new requests and finishes those that it has. Requests that have not
+finished at the deadline (--deadline, else worker.drain_timeout_ms) migrate to other workers and
+continue there. A drained worker does not come back until it is started again.
 
 \b
   cluster drain mac-2
   cluster drain mac-2 mac-3 --deadline 5
-  cluster drain mac-2 --deadline 0        its streams go on elsewhere at once
+  cluster drain mac-2 --deadline 0        its requests migrate at once
 """
 
 _BRING_BACK = f"""To bring a worker back, run `worker` on its machine, or start its service:
@@ -43,9 +44,11 @@ _BRING_BACK = f"""To bring a worker back, run `worker` on its machine, or start 
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True, callback=not_empty)
 @click.option(
     "--deadline", type=click.FloatRange(0, 86_400), metavar="SECONDS",
-    help="Streams go on elsewhere after so long.",
+    help="Requests migrate after this time. Default: worker.drain_timeout_ms.",
 )  # fmt: skip
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until they have left.")
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Wait until the workers have left."
+)
 @settings_options
 @json_option
 @version_option("cluster drain")
@@ -60,20 +63,21 @@ def command(
     as_json: bool,
 ) -> None:
     async def work(cluster: Cluster) -> list[Outcome]:
-        reports = await named(cluster, workers)
-        with LoadDisplay(quiet=as_json) as display:
+        async with wait_notice(WAITING):
+            reports = await select_workers(cluster, workers)
+        with ProgressDisplay(quiet=as_json) as display:
 
-            async def one(report: WorkerReport) -> Outcome:
-                show = shown_on(display, report)
+            async def order_one(report: WorkerReport) -> Outcome:
+                show = progress_callback(display, report)
                 return await drain(cluster, report, show, deadline_s=deadline, wait=wait)
 
-            return list(await asyncio.gather(*map(one, reports)))
+            return list(await asyncio.gather(*map(order_one, reports)))
 
     try:
-        outcomes = with_cluster(config, nats, token, work)
+        outcomes = with_cluster(config, nats, token, work, shows_progress=True)
     except KeyboardInterrupt:
-        click.echo("The workers go on draining.", err=True)
+        click.echo("The workers continue to drain.", err=True)
         sys.exit(130)
-    tell(outcomes, "not all were drained", as_json=as_json)
+    print_outcomes(outcomes, "not all workers were drained", as_json=as_json)
     if wait and not as_json:
         click.echo(_BRING_BACK, err=True)

@@ -1,10 +1,10 @@
-"""Commands that have subcommands."""
+"""Command groups with a default subcommand."""
 
 import click
 
 
 class ListingGroup(click.Group):
-    """Lists when it is given no subcommand."""
+    """Runs the subcommand `ls` if no subcommand is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ("--help", "--version")):

@@ -1,4 +1,4 @@
-"""Single keys of the terminal, without Enter."""
+"""Single key presses on the terminal, without Enter."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 _ESCAPE_SEQUENCE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)
-"""An arrow, a function key, or Alt with another: no letter of ours."""
+"""An arrow key, a function key, or Alt with another key: ignored."""
 
 
 class Keyboard:
-    """Calls `on_key` with each character that is typed, from `start` to `stop`, on the running
-    loop; with "q" when the terminal is gone. Does nothing where standard input is no terminal.
+    """Calls `on_key` on the event loop with each typed character, from `start` to `stop`.
 
-    A thread reads: a loop that watched the terminal would make it non-blocking, also for output.
+    Calls it with "q" when the terminal is closed. Does nothing if standard input is not a terminal.
+
+    A thread reads the keys: an event loop would make the terminal non-blocking, also for output.
     """
 
     def __init__(self, on_key: Callable[[str], None]) -> None:
@@ -30,7 +31,7 @@ class Keyboard:
         self._stop_writer = -1
 
     def start(self) -> None:
-        """Also after `stop`."""
+        """Start reading; also allowed again after `stop`."""
         if self._thread is not None or not sys.stdin.isatty():
             return
         terminal = sys.stdin.fileno()
@@ -43,14 +44,14 @@ class Keyboard:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self._thread is None:
             return
         os.close(self._stop_writer)
         self._thread.join()
         self._thread = None
-        with contextlib.suppress(termios.error):  # the terminal is gone
-            # What was typed for us must not become a command of the shell's.
+        with contextlib.suppress(termios.error):  # the terminal is closed
+            # Flush: keys typed here must not become input of the shell.
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSAFLUSH, self._before)
 
     def _read(self, loop: asyncio.AbstractEventLoop, terminal: int, stop_reader: int) -> None:

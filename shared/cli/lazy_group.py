@@ -1,4 +1,4 @@
-"""A command whose subcommands are imported when they are used."""
+"""A command group that imports a subcommand when the subcommand is used."""
 
 import importlib
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from click.exceptions import NoSuchCommand
 
 
 class LazyGroup(click.Group):
-    """Each subcommand is the `command` of the module of its name in `package`.
+    """Subcommand NAME is the object `command` in the module `package`.NAME.
 
     Args:
-        summaries: what each does, by name, in the order of the help.
+        summaries: one line of help for each subcommand, in the order of --help.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except NoSuchCommand as error:  # click suggests only what it has imported
+        except NoSuchCommand as error:  # click suggests only imported commands
             name = error.command_name
             raise NoSuchCommand(name, possibilities=self._summaries, ctx=ctx) from None
 

@@ -9,8 +9,8 @@ import click
 
 from shared import subjects
 from shared.bus import BusMessage
+from shared.cli.connection import with_cluster
 from shared.cli.options import json_option, reports_errors, settings_options, version_option
-from shared.cli.session import with_cluster
 from shared.client import Cluster
 from shared.codec import decode, encode
 from shared.errors import DecodeError
@@ -20,7 +20,7 @@ _COLLECT_S = 0.5
 _RANK = {"debug": 0, "info": 1, "warning": 2, "error": 3, "critical": 4}
 _COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 
-_HELP = """Follow the structured logs of all processes of a cluster, over NATS.
+_HELP = """Show recent log lines of all processes of a cluster (over NATS), then follow new ones.
 
 \b
   cluster logs
@@ -30,16 +30,16 @@ _HELP = """Follow the structured logs of all processes of a cluster, over NATS.
 
 
 @click.command(help=_HELP)
-@click.option("--request-id", help="Only lines about this request.")
+@click.option("--request-id", help="Only lines of this request.")
 @click.option("--level", default="info", show_default=True, type=click.Choice(list(_RANK)))
 @click.option(
     "--lines",
     default=200,
     show_default=True,
     type=click.IntRange(0),
-    help="How many past lines of each process.",
+    help="Recent lines of each process.",
 )
-@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for new lines.")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Follow new lines.")
 @settings_options
 @json_option
 @version_option("cluster logs")
@@ -70,7 +70,7 @@ def command(
             with contextlib.suppress(DecodeError):
                 live.put_nowait(decode(LogRecord, message.payload))
 
-        if follow:  # before asking for the past, so that nothing falls in between
+        if follow:  # subscribed before the query of past lines, so that no line is missed
             await cluster.bus.subscribe(subjects.LOG_ALL, on_record)
         past = await _recent(cluster, RecentLogsQuery(limit=lines, request_id=request_id))
         for record in past:
@@ -81,13 +81,13 @@ def command(
                 show(record)
 
     try:
-        with_cluster(config, nats, token, watch)
+        with_cluster(config, nats, token, watch, shows_progress=True)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 async def _recent(cluster: Cluster, query: RecentLogsQuery) -> list[LogRecord]:
-    """The past records of all processes, in the order of their times."""
+    """Return the recent records of all processes, ordered by time."""
     answers = await cluster.bus.request_many(subjects.RECENT_LOGS, encode(query), wait_s=_COLLECT_S)
     records: list[LogRecord] = []
     for answer in answers:
@@ -100,5 +100,5 @@ def _line(record: LogRecord) -> str:
     clock = record.time[11:23]
     level = click.style(f"{record.level:<7}", fg=_COLOURS.get(record.level))
     fields = " ".join(f"{name}={value}" for name, value in record.fields.items())
-    who = click.style(f"{record.kind} {record.id}", bold=True)
-    return f"{clock} {level} {who}  {record.message}  {click.style(fields, dim=True)}".rstrip()
+    process = click.style(f"{record.kind} {record.id}", bold=True)
+    return f"{clock} {level} {process}  {record.message}  {click.style(fields, dim=True)}".rstrip()

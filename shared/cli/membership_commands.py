@@ -1,4 +1,4 @@
-"""`join` and `leave`, of every command that takes part in a cluster."""
+"""The subcommands `join` and `leave` of `cluster`, `worker`, `controller` and `gateway`."""
 
 import asyncio
 import sys
@@ -13,6 +13,7 @@ from shared.access.roles import ROLES
 from shared.access.stored_memberships import Seat, join, joined_settings, leave, seat_of
 from shared.bus import Bus
 from shared.cli.options import json_option, reports_errors
+from shared.cli.wait_notice import wait_notice
 from shared.errors import BusUnreachable, SettingsError
 from shared.settings.nats import NatsSettings
 from shared.subjects import inbox_prefix
@@ -21,34 +22,34 @@ _WAIT_S = 5.0
 
 
 def joining_commands(seat: Seat) -> Sequence[click.Command]:
-    """`join` and `leave` for the command that sits there."""
+    """Return `join` and `leave` for the command `seat`."""
 
     @click.command("join")
     @click.argument("token", required=False)
     @json_option
     @reports_errors
     def join_command(token: str | None, as_json: bool) -> None:
-        member = read_token(_given(token))
+        member = read_token(_token_text(token))
         if seat_of(member.role) != seat:
             raise SettingsError(
-                f"this token is for the {member.role} {member.name!r}: "
-                f"`{seat_of(member.role)} join` takes it"
+                f"this token is for the {member.role} {member.name!r}; "
+                f"use `{seat_of(member.role)} join`"
             )
         join(member)
         problem = _problem(member)
         if as_json:
-            told = {
+            result = {
                 "role": member.role,
                 "name": member.name,
                 "servers": member.servers,
                 "reached": problem is None,
             }
-            click.echo(orjson.dumps(told).decode())
+            click.echo(orjson.dumps(result).decode())
             return
         where = ", ".join(member.servers)
-        click.echo(f"Joined {where} as {member.role} {member.name}. From now on: {_usage(seat)}")
+        click.echo(f"Joined {where} as {member.role} {member.name}. Next: {_usage(seat)}")
         if problem is not None:
-            click.echo(f"It cannot be reached yet: {problem}", err=True)
+            click.echo(f"The cluster cannot be reached yet: {problem}", err=True)
 
     @click.command("leave")
     @reports_errors
@@ -62,16 +63,17 @@ def joining_commands(seat: Seat) -> Sequence[click.Command]:
         if seat_of(role) == seat
     )
     join_command.help = (
-        f"Take part in a cluster, as {roles}.\n\n"
-        "The token is what `cluster auth add` prints. It is a secret: leave it out, and it is "
-        "asked for, or read from standard input. "
-        f"Kept on this machine until `{seat} leave`; --nats, or `nats` in the settings, wins."
+        f"Join a cluster, as {roles}.\n\n"
+        "TOKEN is what `cluster auth add` prints. It is a secret: without the argument the command "
+        "asks for it, or reads it from standard input. "
+        f"The membership is stored on this machine until `{seat} leave`; --nats, or `nats` in the "
+        "settings, overrides it."
     )
-    leave_command.help = "Forget the cluster that was joined; its key goes too."
+    leave_command.help = "Leave the joined cluster, and delete its key from this machine."
     return join_command, leave_command
 
 
-def _given(token: str | None) -> str:
+def _token_text(token: str | None) -> str:
     if token not in (None, "-"):
         return token
     if sys.stdin.isatty():
@@ -84,7 +86,7 @@ def _usage(seat: Seat) -> str:
 
 
 def _problem(member: Membership) -> str | None:
-    """Why a cluster cannot be reached; None where it can."""
+    """Return why the cluster cannot be reached, or None."""
     joined = joined_settings(seat_of(member.role))
     assert joined is not None
     settings = NatsSettings.model_validate(joined["nats"])
@@ -92,7 +94,8 @@ def _problem(member: Membership) -> str | None:
     async def reach() -> None:
         prefix = inbox_prefix(member.role, member.name)
         name = f"{member.role} {member.name}"
-        bus = await Bus.connect(settings, name=name, inbox_prefix=prefix, wait_s=_WAIT_S)
+        async with wait_notice(f"Still trying to reach {', '.join(member.servers)} ..."):
+            bus = await Bus.connect(settings, name=name, inbox_prefix=prefix, wait_s=_WAIT_S)
         await bus.close()
 
     try:

@@ -1,4 +1,4 @@
-"""Having workers load and unload models, and following how that goes."""
+"""Orders to load and unload models, and their progress."""
 
 import asyncio
 import time
@@ -15,14 +15,19 @@ from shared.messages.model_status import ModelStatus
 
 _POLL_S = 0.2
 _SILENCE_LIMIT_S = 10.0
+_REPORT_LIMIT_S = 5.0
+LOADED = ("warm", "loading")
+"""States of a model that takes memory."""
 
 
-def having(health: ClusterHealth, model: ModelId, worker: WorkerId | None) -> list[ModelRow]:
-    """The model on each worker that names it, or only on `worker`.
+def models_on_workers(
+    health: ClusterHealth, model: ModelId, worker: WorkerId | None
+) -> list[ModelRow]:
+    """Return the model on each worker that is configured with it, or only on `worker`.
 
     Raises:
-        Unavailable: there is no such worker, or none at all.
-        InvalidRequest: no worker, or not this one, names such a model.
+        Unavailable: the worker does not exist, or the cluster has no workers.
+        InvalidRequest: no worker, or not `worker`, is configured with the model.
     """
     workers = [report for report in health.workers if worker in (None, report.id)]
     if not workers:
@@ -32,9 +37,9 @@ def having(health: ClusterHealth, model: ModelId, worker: WorkerId | None) -> li
     rows = model_rows(workers)
     found = [row for row in rows if row.model.id == model]
     if not found:
-        whose = "no worker has a" if worker is None else f"worker {worker} has no"
+        subject = "no worker has a" if worker is None else f"worker {worker} has no"
         names = ", ".join(sorted({row.model.id for row in rows})) or "none"
-        message = f"{whose} model {model!r}; there are: {names}"
+        message = f"{subject} model {model!r}; there are: {names}"
         raise InvalidRequest(message, code="unknown_model", param="model")
     return found
 
@@ -42,11 +47,11 @@ def having(health: ClusterHealth, model: ModelId, worker: WorkerId | None) -> li
 async def load(
     cluster: Cluster, row: ModelRow, show: Callable[[ModelStatus], None], *, wait: bool
 ) -> Outcome:
-    """Have a worker load a model.
+    """Order a worker to load a model.
 
     Args:
-        show: called with how far it is, again and again.
-        wait: return when it is warm or failed, not at once.
+        show: called with the status of the model until the model is warm.
+        wait: return when the model is warm or has failed, not at once.
     """
     if row.model.state == "warm":
         return Outcome(row.worker, done="is warm already")
@@ -57,63 +62,87 @@ async def load(
             return Outcome(row.worker, code=reply.code, reason=reply.message)
         if not wait:
             return Outcome(row.worker, done="is being loaded")
-        await _loaded(cluster, row, show)
+        await _wait_until_warm(cluster, row, show)
     except ClusterError as error:
         return Outcome(row.worker, code=error.code, reason=error.message)
     return Outcome(row.worker, done=f"is warm after {time.monotonic() - started_at:.1f} s")
 
 
 async def unload(cluster: Cluster, row: ModelRow) -> Outcome:
-    """Have a worker give a model's memory back."""
+    """Order a worker to unload a model; return when the controllers know that it is unloaded."""
     try:
         reply = await cluster.control(row.worker, UnloadModel(model=row.model.id))
+        if not reply.ok:
+            return Outcome(row.worker, code=reply.code, reason=reply.message)
+        state = await _state_after_unload(cluster, row)
     except ClusterError as error:
         return Outcome(row.worker, code=error.code, reason=error.message)
-    if not reply.ok:
-        return Outcome(row.worker, code=reply.code, reason=reply.message)
-    gone = all(model.state == "available" for model in reply.models)
-    return Outcome(row.worker, done="is unloaded" if gone else "is being unloaded")
+    if state in LOADED:
+        return Outcome(row.worker, done=f"is being unloaded; its state is {state}")
+    return Outcome(row.worker, done=f"is unloaded; its state is {state}")
 
 
-async def _loaded(cluster: Cluster, row: ModelRow, show: Callable[[ModelStatus], None]) -> None:
+async def _state_after_unload(cluster: Cluster, row: ModelRow) -> str:
+    """Return the state that `cluster models` lists, once that is no longer a loaded one.
+
+    Controllers learn of the change with the worker's next report. After `_REPORT_LIMIT_S` the state
+    is returned as it is.
+
+    Raises:
+        ClusterError: no controller answers.
+    """
+    deadline = time.monotonic() + _REPORT_LIMIT_S
+    while True:
+        rows = model_rows((await cluster.health()).workers)
+        states = [each.model.state for each in rows if each.worker == row.worker
+                  and each.model.id == row.model.id]  # fmt: skip
+        state = states[0] if states else "available"
+        if state not in LOADED or time.monotonic() > deadline:
+            return state
+        await asyncio.sleep(_POLL_S)
+
+
+async def _wait_until_warm(
+    cluster: Cluster, row: ModelRow, show: Callable[[ModelStatus], None]
+) -> None:
     """Return when the model is warm.
 
     Raises:
-        ModelError: it failed.
-        ClusterError: the worker has not answered for some seconds.
+        ModelError: the model could not be loaded.
+        ClusterError: the worker has not answered for `_SILENCE_LIMIT_S`.
     """
-    begun = False
-    heard_at = time.monotonic()
+    was_loading = False
+    answered_at = time.monotonic()
     while True:
         try:
             reply = await cluster.control(row.worker, ListModels())
         except (Unavailable, BusError):
-            if time.monotonic() - heard_at > _SILENCE_LIMIT_S:
+            if time.monotonic() - answered_at > _SILENCE_LIMIT_S:
                 raise
         else:
-            heard_at = time.monotonic()
-            status = next((one for one in reply.models if one.id == row.model.id), None)
-            if is_warm(status, begun=begun):
+            answered_at = time.monotonic()
+            status = next((model for model in reply.models if model.id == row.model.id), None)
+            if is_warm(status, was_loading=was_loading):
                 return
             assert status is not None
             show(status)
-            begun = begun or status.state == "loading"
+            was_loading = was_loading or status.state == "loading"
         await asyncio.sleep(_POLL_S)
 
 
-def is_warm(status: ModelStatus | None, *, begun: bool) -> bool:
-    """Whether a model that was ordered is there; False while it may still come.
+def is_warm(status: ModelStatus | None, *, was_loading: bool) -> bool:
+    """Whether a model is warm after an order to load it; False while loading may still succeed.
 
     Args:
-        begun: it was seen loading before.
+        was_loading: whether an earlier status said that the model was loading.
 
     Raises:
-        ModelError: it will not come.
+        ModelError: loading failed.
     """
     if status is None:
-        raise ModelError("the worker does not know the model any more")
+        raise ModelError("the worker no longer has the model")
     if status.state == "failed" or (status.state == "available" and status.error):
-        raise ModelError(status.error or "the worker does not say why")
-    if status.state == "available" and begun:
-        raise ModelError("it was unloaded again before it was warm")
+        raise ModelError(status.error or "the worker gave no reason")
+    if status.state == "available" and was_loading:
+        raise ModelError("it was unloaded before it was warm")
     return status.state == "warm"

@@ -11,8 +11,9 @@ import click
 import orjson
 from rich.console import Console
 
+from shared.cli.connection import with_cluster
 from shared.cli.groups import ListingGroup
-from shared.cli.model_orders import having, load, unload
+from shared.cli.model_orders import LOADED, load, models_on_workers, unload
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -20,25 +21,34 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.outcomes import Outcome, tell
-from shared.cli.progress import LoadDisplay
-from shared.cli.session import with_cluster
-from shared.cli.views.figures import printable
+from shared.cli.outcomes import Outcome, print_outcomes
+from shared.cli.progress import ProgressDisplay
+from shared.cli.views.formatting import printable
 from shared.cli.views.models import (
     ModelRow,
     batching_lines,
-    doing,
     error_lines,
+    model_activity,
     model_rows,
     model_table,
     warning_lines,
 )
+from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster
 from shared.ids import ModelId, WorkerId
 from shared.messages.health import ClusterHealth
 from shared.messages.model_status import ModelStatus
 
 _HELP = """List the models of all workers; load and unload them.
+
+\b
+state     warm: loaded
+          loading, or the phase of loading, with a progress bar
+          available: not loaded; a request or `load` loads it
+          failed: could not be loaded; the reason is below the table
+priority  order of loading, and of eviction when memory is short
+idle      time since the last request
+active    requests that generate; queued: requests that wait
 
 \b
   cluster models
@@ -54,7 +64,7 @@ def command() -> None:
 
 
 def _model_and_worker(function: Callable[..., None]) -> Callable[..., None]:
-    worker = click.option("--worker", metavar="ID", callback=not_empty, help="Only this one.")
+    worker = click.option("--worker", metavar="ID", callback=not_empty, help="Only this worker.")
     return click.argument("model", callback=not_empty)(worker(function))
 
 
@@ -63,7 +73,7 @@ def _model_and_worker(function: Callable[..., None]) -> Callable[..., None]:
 @json_option
 @reports_errors
 def list_models(config: Path | None, nats: str | None, token: str | None, as_json: bool) -> None:
-    """List all models of all workers (what `cluster models` does alone)."""
+    """List all models of all workers. The default subcommand."""
     health = with_cluster(config, nats, token, lambda cluster: cluster.health())
     if as_json:
         click.echo(orjson.dumps(_as_dict(health)).decode())
@@ -81,7 +91,9 @@ def list_models(config: Path | None, nats: str | None, token: str | None, as_jso
 
 @command.command("load")
 @_model_and_worker
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is warm.")
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Wait until the model is warm."
+)
 @settings_options
 @json_option
 @reports_errors
@@ -94,26 +106,30 @@ def load_model(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Load MODEL on the workers that name it and do not hold it yet."""
+    """Load MODEL on all workers that are configured with it."""
 
     async def work(cluster: Cluster) -> list[Outcome]:
-        rows = having(await cluster.health(), ModelId(model), _worker_id(worker))
-        with LoadDisplay(quiet=as_json) as display:
+        async with wait_notice(WAITING):
+            health = await cluster.health()
+        rows = models_on_workers(health, ModelId(model), _worker_id(worker))
+        with ProgressDisplay(quiet=as_json) as display:
 
             async def load_one(row: ModelRow) -> Outcome:
                 def show(status: ModelStatus) -> None:
-                    display.update(row.worker, f"{doing(status)} {model}", status.progress or 0.0)
+                    display.update(
+                        row.worker, f"{model_activity(status)} {model}", status.progress or 0.0
+                    )
 
                 return await load(cluster, row, show, wait=wait)
 
-            return await _at_once(rows, load_one)
+            return await _send_all(rows, load_one)
 
     try:
-        outcomes = with_cluster(config, nats, token, work)
+        outcomes = with_cluster(config, nats, token, work, shows_progress=True)
     except KeyboardInterrupt:
-        click.echo("The workers go on loading.", err=True)
+        click.echo("The workers continue to load.", err=True)
         sys.exit(130)
-    tell(outcomes, f"{model} could not be loaded", model=model, as_json=as_json)
+    print_outcomes(outcomes, f"{model} could not be loaded", model=model, as_json=as_json)
 
 
 @command.command("unload")
@@ -129,39 +145,39 @@ def unload_model(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Unload MODEL from the workers that hold it; refused while requests use it."""
+    """Unload MODEL from all workers that have it loaded. Refused while requests use the model."""
 
     async def work(cluster: Cluster) -> list[Outcome]:
-        rows = having(await cluster.health(), ModelId(model), _worker_id(worker))
+        rows = models_on_workers(await cluster.health(), ModelId(model), _worker_id(worker))
         if worker is None:
-            rows = [row for row in rows if row.model.state in ("warm", "loading")]
-        return await _at_once(rows, lambda row: unload(cluster, row))
+            rows = [row for row in rows if row.model.state in LOADED]
+        return await _send_all(rows, lambda row: unload(cluster, row))
 
     outcomes = with_cluster(config, nats, token, work)
     if not outcomes and not as_json:
-        click.echo(f"No worker holds {printable(model)}.")
-    tell(outcomes, f"{model} could not be unloaded", model=model, as_json=as_json)
+        click.echo(f"No worker has {printable(model)} loaded.")
+    print_outcomes(outcomes, f"{model} could not be unloaded", model=model, as_json=as_json)
 
 
 def _worker_id(name: str | None) -> WorkerId | None:
     return WorkerId(name) if name is not None else None
 
 
-async def _at_once(
+async def _send_all(
     rows: Sequence[ModelRow], order: Callable[[ModelRow], Awaitable[Outcome]]
 ) -> list[Outcome]:
-    """The outcomes of an order to several workers, in their order."""
+    """Send an order to several workers concurrently; return the outcomes in the order of `rows`."""
 
-    async def one(row: ModelRow) -> Outcome:
+    async def send(row: ModelRow) -> Outcome:
         return await order(row)
 
     async with asyncio.TaskGroup() as tasks:
-        ordered = [tasks.create_task(one(row)) for row in rows]
-    return [task.result() for task in ordered]
+        sent = [tasks.create_task(send(row)) for row in rows]
+    return [task.result() for task in sent]
 
 
 def _as_dict(health: ClusterHealth) -> dict[str, Any]:
-    """The part of the health that is about models, with the same names."""
+    """Return the fields of the health that are about models, under the same names."""
     workers = [
         {
             "id": worker.id,

@@ -1,5 +1,6 @@
-"""Flags that every command takes, and errors as people should see them."""
+"""Options that commands share, and how errors are printed."""
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from shared.access.stored_memberships import Seat, joined_settings
-from shared.errors import ClusterError
+from shared.errors import ClusterError, SettingsError
+from shared.folders import data_folder
 from shared.settings import ClusterSettings, load_settings
 from shared.settings.overrides import Machine
 from shared.settings.rolled_out import RolledOutVersion
@@ -21,6 +23,12 @@ R = TypeVar("R")
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_DISK_ERRORS = {
+    errno.ENOSPC: "free some disk space, and try again",
+    errno.EDQUOT: "free some of your disk quota, and try again",
+    errno.EROFS: "the file system is read-only",
+}
+"""Errors of the disk that are not faults of the program, and what to do."""
 
 
 def version_option(command: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -36,10 +44,10 @@ def config_option(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def settings_options(function: Callable[P, R]) -> Callable[P, R]:
-    """--nats, --token, --config: where the cluster is and how it is set up."""
+    """Add --nats, --token and --config."""
     for option in (
         config_option,
-        click.option("--token", help="Token of the NATS server, where it asks for one."),
+        click.option("--token", help="Token of the NATS server, if the server requires one."),
         click.option(
             "--nats", metavar="URL", help="NATS server, for example nats://192.168.1.20:4222."
         ),
@@ -49,15 +57,19 @@ def settings_options(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def not_empty(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """A callback for options that name something."""
-    for one in value if isinstance(value, tuple) else (value,):
-        if one == "":
+    """Reject an empty value; a click callback for options and arguments that are names.
+
+    Raises:
+        BadParameter: a value is empty.
+    """
+    for name in value if isinstance(value, tuple) else (value,):
+        if name == "":
             raise click.BadParameter("must not be empty", param=parameter)
     return value
 
 
 def json_option(function: Callable[P, R]) -> Callable[P, R]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(
         function
     )
 
@@ -66,7 +78,7 @@ def no_discovery_option(function: Callable[P, R]) -> Callable[P, R]:
     return click.option(
         "--no-discovery",
         is_flag=True,
-        help="Neither tell the local network of the cluster, nor look for one there.",
+        help="Do not announce the cluster on the local network, and do not search for one there.",
     )(function)
 
 
@@ -80,14 +92,14 @@ def read_settings(
     rolled_out: RolledOutVersion | None = None,
     machine: Callable[[ClusterSettings], Machine] | None = None,
 ) -> ClusterSettings:
-    """The settings with the connection flags applied.
+    """Load the settings and apply the connection options.
 
     Args:
-        seat: of a command that takes part in the cluster that it joined.
-        rolled_out, machine: as of `load_settings`.
+        seat: the command whose membership is used if this machine joined a cluster.
+        rolled_out, machine: as for `load_settings`.
 
     Raises:
-        SettingsError: as `load_settings`.
+        SettingsError: as for `load_settings`.
     """
     merged = dict(flags or {})
     connection: dict[str, Any] = {}
@@ -102,10 +114,10 @@ def read_settings(
 
 
 def print_error(error: ClusterError, *, as_json: bool) -> None:
-    """One line on stderr."""
+    """Print an error on stderr as one line."""
     if as_json:
         body = {"code": error.code, "message": error.message, "param": error.param}
-        # Names from outside may hold what is no UTF-8.
+        # Not orjson: names from outside may contain text that is not valid UTF-8.
         click.echo(json.dumps({"error": body}), err=True)
     else:
         click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
@@ -114,7 +126,7 @@ def print_error(error: ClusterError, *, as_json: bool) -> None:
 def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Turn a `ClusterError` into one line on stderr (JSON with --json) and exit status 1.
 
-    Settings errors exit with 2, as wrong flags do.
+    Settings errors exit with 2, as invalid options do. A full or read-only disk is one line too.
     """
 
     @wraps(function)
@@ -124,5 +136,14 @@ def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
         except ClusterError as error:
             print_error(error, as_json=bool(kwargs.get("as_json")))
             sys.exit(EXIT_USAGE if error.code == "settings" else EXIT_FAILURE)
+        except OSError as error:
+            if (advice := _DISK_ERRORS.get(error.errno or 0)) is None:
+                raise
+            path = error.filename or data_folder()
+            print_error(
+                SettingsError(f"cannot write to {path}: {error.strerror}; {advice}"),
+                as_json=bool(kwargs.get("as_json")),
+            )
+            sys.exit(EXIT_FAILURE)
 
     return wrapper

@@ -1,4 +1,4 @@
-"""What became of an order to several workers."""
+"""The results of a control order to several workers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 import click
 import orjson
 
-from shared.cli.views.figures import printable
+from shared.cli.views.formatting import printable
 from shared.errors import RequestError
 from shared.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an order to one worker.
+    """The result of a control order to one worker.
 
     Attributes:
-        done: what the worker did, or does; None where it did not.
-        code, reason: why not.
+        done: what the worker did or is doing, as a phrase; None if the order failed.
+        code, reason: why the order failed.
     """
 
     worker: WorkerId
@@ -26,31 +26,31 @@ class Outcome:
     reason: str | None = None
 
 
-def tell(
+def print_outcomes(
     outcomes: Sequence[Outcome], failure: str, *, model: str | None = None, as_json: bool
 ) -> None:
-    """Print what became of an order.
+    """Print the outcome of each worker.
 
     Args:
-        failure: what is to be said where some worker did not do it.
-        model: the one that it was about, if it was.
+        failure: start of the error message if the order failed on a worker.
+        model: the model that the order was about, if any.
 
     Raises:
-        RequestError: some worker did not do it; with each worker's reason.
+        RequestError: the order failed on a worker; the message has the reason of each.
     """
     if as_json:
         workers = [
             {"worker": o.worker, "ok": o.done is not None, "code": o.code, "message": o.reason}
             for o in outcomes
         ]
-        about = {} if model is None else {"model": model}
-        click.echo(orjson.dumps({**about, "workers": workers}).decode())
+        header = {} if model is None else {"model": model}
+        click.echo(orjson.dumps({**header, "workers": workers}).decode())
     else:
         for outcome in outcomes:
             if outcome.done is not None:
-                who = outcome.worker if model is None else f"{outcome.worker}: {model}"
-                click.echo(printable(f"{who} {outcome.done}"))
+                subject = outcome.worker if model is None else f"{outcome.worker}: {model}"
+                click.echo(printable(f"{subject} {outcome.done}"))
     failed = [outcome for outcome in outcomes if outcome.done is None]
     if failed:
-        reasons = "; ".join(f"{one.worker}: {one.reason}" for one in failed)
+        reasons = "; ".join(f"{outcome.worker}: {outcome.reason}" for outcome in failed)
         raise RequestError(printable(f"{failure}: {reasons}"), code=failed[0].code)

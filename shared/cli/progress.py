@@ -1,4 +1,4 @@
-"""What people see while models are loaded."""
+"""Progress of workers on stderr: bars on a terminal, else lines."""
 
 from types import TracebackType
 from typing import Self
@@ -6,15 +6,18 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from shared.cli.views.figures import printable
-from shared.cli.views.models import doing
+from shared.cli.views.formatting import printable
+from shared.cli.views.models import model_activity
 from shared.messages.health import ClusterHealth
 from shared.messages.worker_report import WorkerReport
 
 
-class LoadDisplay:
-    """A bar for each worker, or whoever works, on a terminal; else, unless quiet, a line for each
-    change of what it does. On stderr."""
+class ProgressDisplay:
+    """Shows the activity of each worker on stderr.
+
+    On a terminal a worker has a progress bar. Elsewhere a line is printed when its activity
+    changes, unless `quiet`.
+    """
 
     def __init__(self, *, quiet: bool) -> None:
         console = Console(stderr=True)
@@ -28,7 +31,7 @@ class LoadDisplay:
             disable=not console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._said: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -42,30 +45,31 @@ class LoadDisplay:
     ) -> None:
         self._bars.stop()
 
-    def update(self, worker: str, what: str, share: float) -> None:
-        """Args:
-        share: of what it does, 0 to 1.
+    def update(self, worker: str, activity: str, fraction: float) -> None:
         """
-        text = printable(f"{worker}: {what}")
+        Args:
+            fraction: how much of the activity is done, 0 to 1.
+        """
+        text = printable(f"{worker}: {activity}")
         if worker not in self._tasks:
             self._tasks[worker] = self._bars.add_task(text, total=1.0)
-        self._bars.update(self._tasks[worker], description=text, completed=share)
-        if self._lines and self._said.get(worker) != text:
-            self._said[worker] = text
+        self._bars.update(self._tasks[worker], description=text, completed=fraction)
+        if self._lines and self._printed.get(worker) != text:
+            self._printed[worker] = text
             self._bars.console.print(text, markup=False, soft_wrap=True)
 
 
-class WarmUpDisplay(LoadDisplay):
-    """Shows how far all workers of a cluster are."""
+class WarmUpDisplay(ProgressDisplay):
+    """Shows how far the workers of a cluster have started."""
 
     def show(self, health: ClusterHealth) -> None:
         for worker in health.workers:
-            self.update(worker.id, *warming(worker))
+            self.update(worker.id, *startup_progress(worker))
 
 
-def warming(worker: WorkerReport) -> tuple[str, float]:
-    """What a worker does until it is ready, and how far that is, 0 to 1."""
+def startup_progress(worker: WorkerReport) -> tuple[str, float]:
+    """Return what a worker does until it is ready, and the fraction done, 0 to 1."""
     loading = next((model for model in worker.models if model.state == "loading"), None)
     if loading is not None:
-        return f"{doing(loading)} {loading.id}", loading.progress or 0.0
+        return f"{model_activity(loading)} {loading.id}", loading.progress or 0.0
     return worker.state, 1.0 if worker.state == "ready" else 0.0

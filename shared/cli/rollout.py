@@ -11,6 +11,7 @@ import click
 import orjson
 from rich.console import Console
 
+from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -18,11 +19,11 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.progress import LoadDisplay
-from shared.cli.rollout_orders import follow, plan_of, settings_of
-from shared.cli.session import with_cluster
-from shared.cli.views.figures import printable
+from shared.cli.progress import ProgressDisplay
+from shared.cli.rollout_orders import follow_rollout, plan_rollout, rollout_settings
+from shared.cli.views.formatting import printable
 from shared.cli.views.rollout import history_table, plan_lines, rollout_lines
+from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster
 from shared.errors import RequestError
 from shared.ids import WorkerId
@@ -40,18 +41,19 @@ from shared.settings.load import DEFAULT_FILE, read_text
 from shared.settings.rolled_out import ignored
 from shared.settings.yaml_file import YamlFile
 
-_HELP = """Bring a new cluster.yaml to all workers, step by step.
+_HELP = """Roll out a new cluster.yaml to all workers in steps.
 
-First some workers run it (canaries), then more; each step is watched and compared with what was
-before. Whatever is worse goes back by itself. Meanwhile high priority goes to the others. The
-controllers follow when all workers have it.
+The first step is a few workers (canaries), later steps are larger. After each step the metrics of
+its workers are compared with a baseline that was measured before. If they are worse, the roll-out
+is rolled back automatically. Requests of high priority avoid workers that are on trial. The
+controllers switch after all workers.
 
 \b
-  cluster rollout plan config/cluster.yaml     what it would change, and what that takes
+  cluster rollout plan config/cluster.yaml     show what would change
   cluster rollout apply config/cluster.yaml
   cluster rollout status
-  cluster rollout pause                        until: cluster rollout resume
-  cluster rollout rollback                     also of one that is done
+  cluster rollout pause                        stop until: cluster rollout resume
+  cluster rollout rollback                     also after a roll-out has finished
   cluster rollout history
 """
 
@@ -78,13 +80,13 @@ def _file_argument(function: Callable[..., None]) -> Callable[..., None]:
 def plan(
     file: Path, config: Path | None, nats: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Show what a file would change, and what that takes."""
+    """Show what FILE would change, and which processes would restart."""
     text = _read(file)
-    outcome = with_cluster(config, nats, token, lambda cluster: plan_of(cluster, text))
+    outcome = with_cluster(config, nats, token, lambda cluster: plan_rollout(cluster, text))
     if as_json:
         click.echo(orjson.dumps({**outcome.as_json(), "ignored": _ignored(text)}).decode())
     else:
-        _show(plan_lines(outcome, _ignored(text)))
+        _print_lines(plan_lines(outcome, _ignored(text)))
     if outcome.problems:
         raise RequestError("; ".join(printable(problem) for problem in outcome.problems))
 
@@ -93,19 +95,28 @@ def plan(
 @_file_argument
 @click.option(
     "--canary", "canaries", multiple=True, callback=not_empty, metavar="WORKER",
-    help="Begin with this one. Default: controller.rollout.canary of them.",
+    help="A worker of the first step. Default: as many as controller.rollout.canary says.",
 )  # fmt: skip
-@click.option("--steps", metavar="PERCENT,...", help="Shares of the workers, such as 25,50,100.")
 @click.option(
-    "--bake", type=click.FloatRange(0, 86_400), metavar="SECONDS", help="How long each is watched."
+    "--steps",
+    metavar="PERCENT,...",
+    help="Cumulative percent of the workers per step, such as 25,50,100.",
+)
+@click.option(
+    "--bake",
+    type=click.FloatRange(0, 86_400),
+    metavar="SECONDS",
+    help="How long to watch each step.",
 )
 @click.option(
     "--baseline", type=click.FloatRange(0, 86_400), metavar="SECONDS",
-    help="How long it is measured what was before.",
+    help="How long to measure the baseline.",
 )  # fmt: skip
-@click.option("--note", default="", help="What this is for; stands in the history.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until it has ended.")
+@click.option("--note", default="", help="A note for the history.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Wait until the roll-out has ended."
+)
 @_common
 def apply(
     file: Path,
@@ -121,18 +132,18 @@ def apply(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Roll a file out."""
+    """Roll out FILE."""
     text = _read(file)
     own = read_text(text, str(file)).controller.rollout
-    settings = settings_of(own, steps=steps, bake_s=bake, baseline_s=baseline)
+    settings = rollout_settings(own, steps=steps, bake_s=bake, baseline_s=baseline)
     if not as_json and not yes and sys.stdin.isatty():
-        _show(
+        _print_lines(
             plan_lines(
-                with_cluster(config, nats, token, lambda cluster: plan_of(cluster, text)),
+                with_cluster(config, nats, token, lambda cluster: plan_rollout(cluster, text)),
                 _ignored(text),
             )
         )
-        click.confirm("Roll it out?", abort=True)
+        click.confirm("Roll out this file?", abort=True)
     order = ApplyRollout(
         text=text,
         by=getpass.getuser(),
@@ -146,28 +157,35 @@ def apply(
 @command.command("status")
 @_common
 def status(config: Path | None, nats: str | None, token: str | None, as_json: bool) -> None:
-    """Show the roll-out that is under way, or the last one."""
-    _tell(_ask(ShowRollout(), config, nats, token), as_json=as_json)
+    """Show the current roll-out, or the last one."""
+    _print_state(_send(ShowRollout(), config, nats, token), as_json=as_json)
 
 
 @command.command("pause")
 @_common
 def pause(config: Path | None, nats: str | None, token: str | None, as_json: bool) -> None:
-    """Go no step further; what is worse still goes back."""
-    _tell(_ask(PauseRollout(), config, nats, token), as_json=as_json)
+    """Pause the roll-out before its next step. Worse metrics still roll it back."""
+    _print_state(_send(PauseRollout(), config, nats, token), as_json=as_json)
 
 
 @command.command("resume")
 @_common
 def resume(config: Path | None, nats: str | None, token: str | None, as_json: bool) -> None:
-    """Go on."""
-    _tell(_ask(ResumeRollout(), config, nats, token), as_json=as_json)
+    """Resume a paused roll-out."""
+    _print_state(_send(ResumeRollout(), config, nats, token), as_json=as_json)
 
 
 @command.command("rollback")
-@click.option("--to", type=click.IntRange(0), metavar="VERSION", help="0: each machine's own file.")
-@click.option("--note", default="", help="Why; stands in the history.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until it has ended.")
+@click.option(
+    "--to",
+    type=click.IntRange(0),
+    metavar="VERSION",
+    help="The version to return to; 0: each machine's own file.",
+)
+@click.option("--note", default="", help="The reason, for the history.")
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Wait until the roll-out has ended."
+)
 @_common
 def rollback(
     to: int | None,
@@ -178,7 +196,7 @@ def rollback(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Go back: from the roll-out under way, or to the version before the last one."""
+    """Roll back the current roll-out, or return to the version before the last one."""
     order = RollBack(version=to, by=getpass.getuser(), note=note)
     _order(order, config, nats, token, as_json=as_json, wait=wait)
 
@@ -186,14 +204,14 @@ def rollback(
 @command.command("history")
 @_common
 def history(config: Path | None, nats: str | None, token: str | None, as_json: bool) -> None:
-    """List the roll-outs, the newest first."""
-    state = _state(_ask(ShowRollout(), config, nats, token))
-    every = [one for one in (state.rollout, *state.history) if one is not None]
+    """List roll-outs, the newest first."""
+    state = _state(_send(ShowRollout(), config, nats, token))
+    rollouts = [one for one in (state.rollout, *state.history) if one is not None]
     if as_json:
-        click.echo(orjson.dumps({"rollouts": [one.model_dump() for one in every]}).decode())
+        click.echo(orjson.dumps({"rollouts": [one.model_dump() for one in rollouts]}).decode())
         return
     console = Console(highlight=False)
-    for line in history_table(every, console.width):
+    for line in history_table(rollouts, console.width):
         console.print(line, soft_wrap=True)
 
 
@@ -203,8 +221,8 @@ def history(config: Path | None, nats: str | None, token: str | None, as_json: b
 def show(
     version: int, config: Path | None, nats: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Print a version's text."""
-    found = _ask(ShowRollout(version=version), config, nats, token).version
+    """Print the text of a version."""
+    found = _send(ShowRollout(version=version), config, nats, token).version
     assert found is not None
     if as_json:
         click.echo(orjson.dumps(found.model_dump()).decode())
@@ -213,7 +231,11 @@ def show(
 
 
 def _read(file: Path) -> str:
-    """Raises SettingsError, with the line, where the file is no good: it goes nowhere then."""
+    """Return the text of a file.
+
+    Raises:
+        SettingsError: the settings in the file are invalid; names the line.
+    """
     text = YamlFile(file).text
     read_text(text, str(file))
     return text
@@ -223,7 +245,7 @@ def _ignored(text: str) -> list[str]:
     return ignored(YamlFile("cluster.yaml", text).values)
 
 
-def _ask(
+def _send(
     order: RolloutOrder, config: Path | None, nats: str | None, token: str | None
 ) -> RolloutReply:
     return with_cluster(config, nats, token, lambda cluster: cluster.rollout(order))
@@ -238,35 +260,38 @@ def _order(
     as_json: bool,
     wait: bool,
 ) -> None:
-    """Give it, and follow how that goes."""
+    """Send an order, and show the progress until the roll-out has ended."""
 
     async def work(cluster: Cluster) -> RolloutReply:
-        reply = await cluster.rollout(order)
+        async with wait_notice(WAITING):
+            reply = await cluster.rollout(order)
         if not wait:
             return reply
-        with LoadDisplay(quiet=as_json) as display:
-            return await follow(cluster, _state(reply), display)
+        with ProgressDisplay(quiet=as_json) as display:
+            return await follow_rollout(cluster, _state(reply), display)
 
     try:
-        reply = with_cluster(config, nats, token, work)
+        reply = with_cluster(config, nats, token, work, shows_progress=True)
     except KeyboardInterrupt:
-        click.echo("It goes on; `cluster rollout rollback` takes it back.", err=True)
+        click.echo("The roll-out continues; `cluster rollout rollback` undoes it.", err=True)
         sys.exit(130)
-    _tell(reply, as_json=as_json)
+    _print_state(reply, as_json=as_json)
     rollout = _state(reply).rollout
     assert rollout is not None
     ordered = isinstance(order, RollBack)
     if rollout.phase == "rolled_back" and not ordered:
-        raise RequestError(printable(f"it was rolled back: {rollout.reason}"), code="settings")
+        raise RequestError(
+            printable(f"the version was rolled back: {rollout.reason}"), code="settings"
+        )
 
 
-def _tell(reply: RolloutReply, *, as_json: bool) -> None:
+def _print_state(reply: RolloutReply, *, as_json: bool) -> None:
     state = _state(reply)
     if as_json:
-        told: dict[str, Any] = state.model_dump(exclude={"history", "protocol"})
-        click.echo(orjson.dumps(told).decode())
+        fields: dict[str, Any] = state.model_dump(exclude={"history", "protocol"})
+        click.echo(orjson.dumps(fields).decode())
     else:
-        _show(rollout_lines(state, time.time()))
+        _print_lines(rollout_lines(state, time.time()))
 
 
 def _state(reply: RolloutReply) -> RolloutState:
@@ -274,7 +299,7 @@ def _state(reply: RolloutReply) -> RolloutState:
     return reply.state
 
 
-def _show(lines: Sequence[Any]) -> None:
+def _print_lines(lines: Sequence[Any]) -> None:
     console = Console(highlight=False)
     for line in lines:
         console.print(line, soft_wrap=True)

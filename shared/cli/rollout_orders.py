@@ -1,10 +1,10 @@
-"""Planning a roll-out, and following how it goes."""
+"""Plans of roll-outs, and their progress."""
 
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.cli.progress import LoadDisplay
+from shared.cli.progress import ProgressDisplay
 from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, Unavailable
 from shared.ids import WorkerId
@@ -15,16 +15,17 @@ from shared.settings.controller import RolloutSettings as RolloutSettings
 
 _POLL_S = 0.5
 _SILENCE_LIMIT_S = 60.0
-"""Another controller may have to take the lead first."""
+"""Long enough for another controller to become the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """What a file would change.
+    """What a settings file would change.
 
     Attributes:
-        workers: what it takes of each, and what differs there; None where nothing does.
-        problems: why it cannot be rolled out.
+        controllers: the effect on controllers; None if no setting of theirs changes.
+        workers: for each worker the effect (None: nothing changes) and the changed settings.
+        problems: why the file cannot be rolled out.
     """
 
     controllers: Effect | None
@@ -33,63 +34,65 @@ class RolloutPlan:
     problems: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        def changes(all_: list[SettingChange]) -> list[dict[str, Any]]:
-            return [one.model_dump() for one in all_]
+        def dumped(changes: list[SettingChange]) -> list[dict[str, Any]]:
+            return [change.model_dump() for change in changes]
 
         return {
             "controllers": {
-                "effect": self.controllers, "changes": changes(self.controller_changes)
+                "effect": self.controllers, "changes": dumped(self.controller_changes)
             },
             "workers": {
-                worker: {"effect": effect, "changes": changes(differing)}
-                for worker, (effect, differing) in self.workers.items()
+                worker: {"effect": effect, "changes": dumped(changes)}
+                for worker, (effect, changes) in self.workers.items()
             },
             "problems": self.problems,
         }  # fmt: skip
 
 
-async def plan_of(cluster: Cluster, text: str) -> RolloutPlan:
-    """Ask the leading controller and all workers what a file would change there.
+async def plan_rollout(cluster: Cluster, text: str) -> RolloutPlan:
+    """Ask the leader and all workers what a settings file would change.
 
     Raises:
-        ClusterError: the controllers do not answer, or refuse the file.
+        ClusterError: no controller leads, or the leader refuses the file.
     """
-    reply = await cluster.rollout(PlanRollout(text=text))
+    plan = await cluster.rollout(PlanRollout(text=text))
     reports = (await cluster.health()).workers
-    number = (reply.state.last_version if reply.state is not None else 0) + 1
+    number = (plan.state.last_version if plan.state is not None else 0) + 1
     order = ConfigureWorker(version=number, text=text, dry_run=True)
     workers: dict[WorkerId, tuple[Effect | None, list[SettingChange]]] = {}
     problems: list[str] = []
 
     async def ask(worker: WorkerId) -> None:
         try:
-            told = await cluster.control(worker, order)
+            reply = await cluster.control(worker, order)
         except ClusterError as error:
             problems.append(f"{worker}: {error.message}")
             return
-        if told.ok:
-            workers[worker] = told.effect, told.changes
+        if reply.ok:
+            workers[worker] = reply.effect, reply.changes
         else:
-            problems.append(f"{worker}: {told.message}")
+            problems.append(f"{worker}: {reply.message}")
 
     await asyncio.gather(*(ask(report.id) for report in reports))
-    return RolloutPlan(reply.effect, reply.changes, dict(sorted(workers.items())), sorted(problems))
+    return RolloutPlan(plan.effect, plan.changes, dict(sorted(workers.items())), sorted(problems))
 
 
-def settings_of(
+def rollout_settings(
     own: RolloutSettings, *, steps: str | None, bake_s: float | None, baseline_s: float | None
 ) -> RolloutSettings:
-    """How it is to be done: as the file says, but for what the command line does.
+    """Return the roll-out settings of the file, overridden by the command line.
 
     Raises:
-        InvalidRequest: `steps` are none.
+        InvalidRequest: `steps` are invalid.
     """
     changed: dict[str, Any] = {}
     if steps is not None:
         try:
             changed["steps_percent"] = [int(share) for share in steps.split(",")]
         except ValueError:
-            raise InvalidRequest(f"--steps: {steps!r}: percents, such as 25,50,100") from None
+            raise InvalidRequest(
+                f"--steps: {steps!r}: must be percentages, such as 25,50,100"
+            ) from None
     if bake_s is not None:
         changed["bake_s"] = bake_s
     if baseline_s is not None:
@@ -98,15 +101,17 @@ def settings_of(
         return RolloutSettings.model_validate({**own.model_dump(), **changed})
     except ValueError:
         raise InvalidRequest(
-            f"--steps: {steps!r}: shares from 1 to 100, rising, the last one 100"
+            f"--steps: {steps!r}: must rise from at least 1 to 100, such as 25,50,100"
         ) from None
 
 
-async def follow(cluster: Cluster, state: RolloutState, display: LoadDisplay) -> RolloutReply:
-    """Show how a roll-out goes until it has ended.
+async def follow_rollout(
+    cluster: Cluster, state: RolloutState, display: ProgressDisplay
+) -> RolloutReply:
+    """Show the progress of a roll-out until the roll-out has ended.
 
     Raises:
-        ClusterError: nobody has led for a minute.
+        ClusterError: no controller has led for `_SILENCE_LIMIT_S`.
     """
     assert state.rollout is not None
     began_at, silent_s = state.rollout.began_at, 0.0
@@ -119,31 +124,31 @@ async def follow(cluster: Cluster, state: RolloutState, display: LoadDisplay) ->
             if silent_s > _SILENCE_LIMIT_S:
                 raise
         else:
-            rollout = _same(reply.state, began_at)
+            rollout = _same_rollout(reply.state, began_at)
             if rollout is None or rollout.ended:
                 return reply
-            display.update(f"version {rollout.version}", *_doing(rollout))
+            display.update(f"version {rollout.version}", *_activity(rollout))
         await asyncio.sleep(_POLL_S)
 
 
-def _same(state: RolloutState | None, began_at: float) -> Rollout | None:
+def _same_rollout(state: RolloutState | None, began_at: float) -> Rollout | None:
     rollout = state.rollout if state is not None else None
     return rollout if rollout is not None and rollout.began_at == began_at else None
 
 
-def _doing(rollout: Rollout) -> tuple[str, float]:
+def _activity(rollout: Rollout) -> tuple[str, float]:
     done, steps = rollout.step, max(1, len(rollout.steps))
     if rollout.paused:
         return "is paused", done / steps
     match rollout.phase:
         case "measuring":
-            return "what was before is measured", 0.0
+            return "measures the baseline", 0.0
         case "applying":
-            return f"goes to {_names(rollout)}", (done + 0.25) / steps
+            return f"is applied to {_names(rollout)}", (done + 0.25) / steps
         case "baking":
             return f"is watched at {_names(rollout)}", (done + 0.5) / steps
         case _:
-            return f"goes back: {rollout.reason}", 0.0
+            return f"is rolled back: {rollout.reason}", 0.0
 
 
 def _names(rollout: Rollout) -> str:

@@ -8,6 +8,7 @@ import click
 import orjson
 from rich.console import Console
 
+from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -15,32 +16,41 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.session import with_cluster
 from shared.cli.views.route import route_lines
 from shared.codec import encode
 from shared.errors import InvalidRequest
 
-_HELP = """Show where a request would go now, and why; nothing is generated.
+_HELP = """Show which worker a request would be routed to now, and why. Nothing is generated.
 
-REQUEST is the JSON that one would publish, or only a prompt; - reads it from standard input.
-Each worker that could serve it is listed with its predicted time to the first token, the others
-with what keeps them from it.
+REQUEST is the JSON of a request, or just a prompt; - reads it from standard input. Eligible workers
+are listed with their predicted time to first token (TTFT), the others with the reason why they are
+not eligible.
 
 \b
   cluster route --explain "What is the capital of France?"
   cluster route --explain '{"prompt": "x", "requires": {"chip": "M4 Max"}}'
   cluster route --skill code --explain - < request.json
 
-Of a request that is served the same is told in its last message, if it asks with "debug": true.
+\b
+first token  predicted TTFT; the next five columns are its parts
+load         loading the model
+wait         waiting for a slot, and for prompts that are before this one
+restore      copying cached blocks into the KV cache
+prefill      computing the part of the prompt that is not cached
+step         the first decode step
+cached       share of the prompt that is cached, and where
+slots        share of the worker's slots in use
+
+A request with "debug": true has the same in its last message.
 """
 
 
 @click.command(help=_HELP)
 @click.option(
     "--explain", "request", metavar="REQUEST", required=True, callback=not_empty,
-    help="The request: JSON, or a prompt.",
+    help="JSON of a request, or a prompt.",
 )  # fmt: skip
-@click.option("--skill", default="chat", show_default=True, help="A skill of cluster.yaml.")
+@click.option("--skill", default="chat", show_default=True, help="A skill in cluster.yaml.")
 @settings_options
 @json_option
 @version_option("cluster route")
@@ -64,17 +74,17 @@ def command(
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """Those of a request.
+    """Return the fields of the request in `text`.
 
     Raises:
-        InvalidRequest: it looks like JSON and is none, or has what is no field of a request.
+        InvalidRequest: the text starts like JSON and is not valid JSON, or has an unknown field.
     """
     if not text.lstrip().startswith("{"):
         return {"messages": [{"role": "user", "content": text}]}
     try:
         fields: dict[str, Any] = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"REQUEST is no JSON: {error}") from None
-    for name in fields.keys() & {"self", "content", "skill"}:  # those of the call, not of requests
+        raise InvalidRequest(f"REQUEST is not valid JSON: {error}") from None
+    for name in fields.keys() & {"self", "content", "skill"}:  # parameters of the client library
         raise InvalidRequest(f"{name}: unknown field", param=name)
     return fields

@@ -8,25 +8,25 @@ import click
 import orjson
 
 from shared.cli.answer import answer_as_dict, print_answer
+from shared.cli.connection import with_cluster
 from shared.cli.options import json_option, reports_errors, settings_options, version_option
 from shared.cli.request import request_fields, request_options, system_messages
 from shared.cli.schema_file import read_schema
-from shared.cli.session import with_cluster
 from shared.client import Cluster
 from shared.client.typed import read_value
 from shared.errors import ClusterError, SettingsError, StreamFailed
 
 _SCHEMA_PARAM = "response_format.json_schema.schema"
 
-_HELP = """Ask one question and stream the answer. PROMPT may be - for standard input.
+_HELP = """Send one prompt and stream the answer. PROMPT may be - to read standard input.
 
 \b
   cluster run "What is the capital of France?"
   cluster run --temperature 0 --max-tokens 20 "Count to ten"
   cat notes.txt | cluster run --system "Summarise this." -
 
-With --schema the answer is a value of a JSON schema; one that breaks off, as at --max-tokens, ends
-with an error:
+With --schema the answer is JSON that matches a JSON schema. An incomplete answer, for example one
+that reached --max-tokens, is an error:
 
 \b
   echo '{"type": "object", "properties": {"city": {"type": "string"},
@@ -34,8 +34,8 @@ with an error:
          "additionalProperties": false}' > city.json
   cluster run --schema city.json "Tell me about Paris." | jq .people
 
-Standard output has the answer alone. What a model thinks before it answers is shown dimmed on a
-terminal (standard error), and is `reasoning` with --json; --no-think turns it off:
+Standard output has only the answer. Reasoning is printed dimmed on standard error if that is a
+terminal, and is the field `reasoning` with --json. --no-think turns reasoning off:
 
 \b
   cluster run --no-think "Which is larger, 9.9 or 9.11?"
@@ -46,7 +46,7 @@ terminal (standard error), and is `reasoning` with --json; --no-think turns it o
 @click.command(help=_HELP)
 @click.option(
     "--schema", metavar="FILE", type=click.Path(path_type=Path),
-    help="A JSON schema: the answer is a value of it.",
+    help="File with a JSON schema that the answer must match.",
 )  # fmt: skip
 @request_options
 @settings_options
@@ -65,7 +65,7 @@ def command(
     system: str | None,
     **flags: Any,
 ) -> None:
-    bound = read_schema(schema) if schema is not None else None
+    json_schema = read_schema(schema) if schema is not None else None
     text = sys.stdin.read() if prompt == ("-",) else " ".join(prompt)
     if not text.strip():
         raise SettingsError("PROMPT is empty")
@@ -73,25 +73,25 @@ def command(
     fields = request_fields(flags)
 
     async def ask(cluster: Cluster) -> None:
-        stream = cluster.stream(messages, schema=bound, skill=skill, **fields)
+        stream = cluster.stream(messages, schema=json_schema, skill=skill, **fields)
         if as_json:
             click.echo(orjson.dumps(answer_as_dict(await stream.collect())).decode())
         else:
             await print_answer(stream)
-        if bound is not None:
+        if json_schema is not None:
             assert stream.usage is not None
-            read_value(bound, stream.text, stream.finish_reason, stream.usage)
+            read_value(json_schema, stream.text, stream.finish_reason, stream.usage)
 
     try:
-        with_cluster(config, nats, token, ask)
+        with_cluster(config, nats, token, ask, shows_progress=True)
     except StreamFailed as error:
-        raise (_of_schema(error, schema) if schema is not None else error) from None
+        raise (_in_terms_of_file(error, schema) if schema is not None else error) from None
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _of_schema(error: StreamFailed, file: Path) -> ClusterError:
-    """The error, if it is about the schema in terms of its file."""
+def _in_terms_of_file(error: StreamFailed, file: Path) -> ClusterError:
+    """Return the error; an error about the schema names the schema's file instead of the field."""
     if error.param is None or not error.param.startswith(_SCHEMA_PARAM):
         return error
     return SettingsError(f"--schema: {file}: {error.message.replace(_SCHEMA_PARAM, 'schema', 1)}")

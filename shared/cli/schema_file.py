@@ -1,4 +1,4 @@
-"""A JSON schema in a file."""
+"""Reading of a JSON schema from a file."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,14 @@ from shared.messages.schemas import MAX_SCHEMA_BYTES, check_schema
 from shared.strict_json import strict_json
 
 _MAX_FILE_BYTES = 8 * MAX_SCHEMA_BYTES
-"""White space and all."""
+"""Includes white space."""
 
 
 def read_schema(path: Path) -> dict[str, Any]:
-    """The schema that a file holds.
+    """Return the schema in a file.
 
     Raises:
-        SettingsError: there is none; says in which file, and where in it.
+        SettingsError: the file has no valid schema; names the file and the position.
     """
     try:
         with path.open("rb") as file:
@@ -26,21 +26,21 @@ def read_schema(path: Path) -> dict[str, Any]:
     except ValueError as error:  # a path with a zero byte
         raise _wrong(path, str(error)) from None
     if len(data) > _MAX_FILE_BYTES:
-        raise _wrong(path, f"more than {_MAX_FILE_BYTES} bytes are not taken")
+        raise _wrong(path, f"the file has more than {_MAX_FILE_BYTES} bytes")
     try:
         schema = strict_json(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _wrong(path, f"line {line}: it is no UTF-8") from None
+        raise _wrong(path, f"line {line}: not UTF-8") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise _wrong(path, f"{where}: it is no JSON: {error.msg}") from None
+        raise _wrong(path, f"{where}: not valid JSON: {error.msg}") from None
     except RecursionError:
-        raise _wrong(path, "it is nested too deep") from None
+        raise _wrong(path, "nested too deeply") from None
     except ValueError as error:  # `NaN`, a number of thousands of digits
         raise _wrong(path, str(error)) from None
     if not isinstance(schema, dict):
-        raise _wrong(path, f"a schema is an object, not {_kind(schema)}")
+        raise _wrong(path, f"a schema must be an object, not {_kind(schema)}")
     try:
         check_schema(schema)
     except ValueError as error:

@@ -10,29 +10,29 @@ import orjson
 
 from shared.cli.groups import ListingGroup
 from shared.cli.options import config_option, json_option, reports_errors, version_option
-from shared.cli.services.asked import asked_service, logs_folder
 from shared.cli.services.catalogue import MAC_ONLY, SERVICES
 from shared.cli.services.installer import install, uninstall
 from shared.cli.services.launchd import log_rotation, rotation_file
+from shared.cli.services.requested import logs_folder, requested_service
 from shared.cli.services.service import Account, Level, label_of
-from shared.cli.services.supervisor import SupervisorName, supervisor, supervisor_here
+from shared.cli.services.supervisor import SupervisorName, local_supervisor, supervisor_named
 from shared.errors import SettingsError
 
-_HELP = f"""Have this machine keep parts of a cluster running: launchd on a Mac, systemd on Linux.
+_HELP = f"""Run parts of a cluster as services on this machine: launchd on a Mac, systemd on Linux.
 
 \b
 {chr(10).join(f"  {name:12} {what}" for name, what in SERVICES.items())}
 
-A service runs as it would in a terminal in this folder, and is started again when it ends with an
-error. Of this user by default: it is there while the user is logged in. With --system (and sudo) it
-is there from the start of the machine on.
+A service runs its command as in a terminal in the current folder, and is restarted when it fails.
+By default it is a service of this user, which runs while the user is logged in. With --system (and
+sudo) it runs from the start of the machine.
 
 \b
   cluster service install worker
   cluster service install gateway -- --host 0.0.0.0 --keys-file keys.json
-  cluster service run worker              the same here in this terminal, until Ctrl-C
-  cluster service show worker             what would be written, and nothing is
-  cluster service uninstall worker        nothing of it stays
+  cluster service run worker              run it in this terminal, until Ctrl-C
+  cluster service show worker             print the service file, install nothing
+  cluster service uninstall worker        stop it, delete its file and logs
 """
 
 
@@ -45,7 +45,7 @@ def command() -> None:
 def _level_option(function: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--system/--user", "system", default=False,
-        help="Of the machine, or of this user (default).",
+        help="A service of the machine, or of this user (default).",
     )(function)  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def _service_arguments(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--folder",
             type=click.Path(path_type=Path, file_okay=False),
-            help="Of nats: where its configuration is. Default: that of `cluster auth init`.",
+            help="For nats: the folder of its configuration. Default: that of `cluster auth init`.",
         ),
         config_option,
         _level_option,
@@ -77,40 +77,40 @@ def install_command(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Start a service now, and from now on. ARGUMENTS are those of its command."""
-    level, keeper = _level(system), supervisor_here()
-    if name in MAC_ONLY and keeper.name != "launchd":
-        raise SettingsError(f"{name} is for a Mac")
+    """Install and start a service. ARGUMENTS are passed to its command."""
+    level, supervisor = _level(system), local_supervisor()
+    if name in MAC_ONLY and supervisor.name != "launchd":
+        raise SettingsError(f"{name} is a service for Macs only")
     if system and os.geteuid() != 0:
         raise SettingsError("--system needs root: run it with sudo")
-    service = asked_service(
+    service = requested_service(
         name,
         arguments,
         level,
         config=config,
         folder=folder,
-        supervisor=keeper.name,
+        supervisor=supervisor.name,
         environment=os.environ,
     )
-    path = install(service, level, keeper)
-    log = service.log or service.own_log
+    path = install(service, level, supervisor)
+    log = service.log or service.self_rotated_log
     if as_json:
-        told = {"service": name, "level": level, "file": str(path), "log": log and str(log)}
-        click.echo(orjson.dumps(told).decode())
+        result = {"service": name, "level": level, "file": str(path), "log": log and str(log)}
+        click.echo(orjson.dumps(result).decode())
         return
-    click.echo(f"{name} runs, and is started again when it fails: {path}")
-    click.echo(f"How it is: {keeper.look(service.account, service.label, level)}")
-    click.echo(f"What it says: {keeper.listen(service, level)}")
+    click.echo(f"{name} runs, and is restarted when it fails: {path}")
+    click.echo(f"Status: {supervisor.status_command(service.account, service.label, level)}")
+    click.echo(f"Logs: {supervisor.log_hint(service, level)}")
     if log_rotation(service) is not None and not rotation_file(service.label).exists():
         more = "--system " if system else ""
         click.echo(
-            "Its log grows until you have it rotated:\n"
+            "The log is not rotated. To rotate it:\n"
             f"  cluster service show {name} {more}--log-rotation | sudo tee "
             f"{rotation_file(service.label)}",
             err=True,
         )
-    if keeper.name == "systemd" and not system:
-        click.echo("To have it run without a login, too: loginctl enable-linger", err=True)
+    if supervisor.name == "systemd" and not system:
+        click.echo("To run it without a login too: loginctl enable-linger", err=True)
 
 
 @command.command("run")
@@ -123,17 +123,17 @@ def run_command(
     config: Path | None,
     folder: Path | None,
 ) -> None:
-    """Run what a service runs, in this terminal: to look before it is installed, and where there
-    is no launchd or systemd."""
+    """Run a service in this terminal: to try it before it is installed, or where there is neither
+    launchd nor systemd."""
     if name in MAC_ONLY and sys.platform != "darwin":
-        raise SettingsError(f"{name} is for a Mac")
-    service = asked_service(
+        raise SettingsError(f"{name} is a service for Macs only")
+    service = requested_service(
         name,
         arguments,
         _level(system),
         config=config,
         folder=folder,
-        supervisor="systemd",  # whose services write no log files of their own
+        supervisor="systemd",  # its services write no log files
         environment=os.environ,
     )
     os.chdir(service.folder)
@@ -145,23 +145,23 @@ def run_command(
 @_level_option
 @reports_errors
 def uninstall_command(name: str, system: bool) -> None:
-    """End a service; its file and its logs go."""
-    level, keeper, account = _level(system), supervisor_here(), Account.here()
-    if not uninstall(name, account, level, keeper, logs_folder(account, keeper.name)):
-        other = "" if system else "; with --system?"
-        raise SettingsError(f"{name} is no service of this {level}{other}")
+    """Stop a service, and delete its file and logs."""
+    level, supervisor, account = _level(system), local_supervisor(), Account.current()
+    if not uninstall(name, account, level, supervisor, logs_folder(account, supervisor.name)):
+        other = "" if system else "; is it one with --system?"
+        raise SettingsError(f"{name} is not an installed {level} service{other}")
     rotation = rotation_file(label_of(name))
-    if keeper.name == "launchd" and rotation.exists():
-        click.echo(f"This is the machine's, and stays: sudo rm {rotation}", err=True)
+    if supervisor.name == "launchd" and rotation.exists():
+        click.echo(f"The log rotation of the machine is not deleted: sudo rm {rotation}", err=True)
 
 
 @command.command("show")
 @_service_arguments
 @click.option(
     "--for", "kind", type=click.Choice(["launchd", "systemd"]),
-    help="Default: what this system has.",
+    help="Default: the one of this system.",
 )  # fmt: skip
-@click.option("--log-rotation", "rotation", is_flag=True, help="The file for newsyslog instead.")
+@click.option("--log-rotation", "rotation", is_flag=True, help="Print the newsyslog file instead.")
 @reports_errors
 def show(
     name: str,
@@ -172,38 +172,38 @@ def show(
     kind: SupervisorName | None,
     rotation: bool,
 ) -> None:
-    """Print what `install` would write."""
+    """Print the service file that `install` would write."""
     level = _level(system)
-    keeper = supervisor(kind) if kind is not None else supervisor_here()
-    service = asked_service(
+    supervisor = supervisor_named(kind) if kind is not None else local_supervisor()
+    service = requested_service(
         name,
         arguments,
         level,
         config=config,
         folder=folder,
-        supervisor=keeper.name,
+        supervisor=supervisor.name,
         environment=os.environ,
     )
     if not rotation:
-        click.echo(keeper.content(service, level), nl=False)
+        click.echo(supervisor.unit_content(service, level), nl=False)
     elif (lines := log_rotation(service)) is not None:
         click.echo(lines, nl=False)
     else:
-        raise SettingsError(f"newsyslog has nothing to do for {name} with {keeper.name}")
+        raise SettingsError(f"{name} with {supervisor.name} has no log file for newsyslog")
 
 
 @command.command("ls")
 @json_option
 @reports_errors
 def list_services(as_json: bool) -> None:
-    """List the services that are installed (what `cluster service` does alone)."""
-    keeper, account = supervisor_here(), Account.here()
+    """List installed services. The default subcommand."""
+    supervisor, account = local_supervisor(), Account.current()
     levels: tuple[Level, ...] = ("user", "system")
     found = [
         {"service": name, "level": level, "file": str(path)}
         for name in SERVICES
         for level in levels
-        if (path := keeper.file(account, label_of(name), level)).exists()
+        if (path := supervisor.unit_path(account, label_of(name), level)).exists()
     ]
     if as_json:
         click.echo(orjson.dumps({"services": found}).decode())
@@ -211,7 +211,9 @@ def list_services(as_json: bool) -> None:
     for each in found:
         click.echo(f"{each['service']:12} {each['level']:7} {each['file']}")
     if not found:
-        click.echo("No service is installed; `cluster service install worker` begins.", err=True)
+        click.echo(
+            "No service is installed. To install one: cluster service install worker", err=True
+        )
 
 
 def _level(system: bool) -> Level:

@@ -8,6 +8,7 @@ import click
 import orjson
 from rich.console import Console
 
+from shared.cli.connection import with_cluster
 from shared.cli.groups import ListingGroup
 from shared.cli.options import (
     json_option,
@@ -16,8 +17,7 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.session import with_cluster
-from shared.cli.views.figures import printable
+from shared.cli.views.formatting import printable
 from shared.cli.views.sessions import SessionRow, session_table
 from shared.client import Cluster
 from shared.errors import InvalidRequest, RequestError, Unavailable
@@ -30,11 +30,19 @@ from shared.messages.control import (
     PinSession,
 )
 
-_HELP = """List the conversations that workers keep; pin and remove them.
+_HELP = """List the conversations that workers store; pin and delete them.
 
-A request with a session_id is a turn of a session: its worker keeps what was said and the KV
-cache of it, in memory and on disk, so that the next turn computes only what is new. The longest
-unused go first; what is pinned stays.
+A request with a session_id is a turn of a session. The worker that serves the session stores its
+messages and their KV cache, in memory and on disk, so that the next turn computes only the new
+tokens. When space is short, the least recently used sessions are deleted first; a pinned session
+stays.
+
+\b
+turns         answered requests
+tokens        length of the conversation
+cached        share of these tokens that the next turn need not compute
+memory, disk  size of the cached tokens there
+age, used     time since the first turn, since the last turn
 
 \b
   cluster sessions
@@ -50,20 +58,24 @@ def command() -> None:
     pass
 
 
-def _whose(function: Callable[..., None]) -> Callable[..., None]:
+def _filter_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--worker", metavar="ID", callback=not_empty, help="Only on this one."),
-        click.option("--client", metavar="NAME", callback=not_empty, help="Only of this one."),
+        click.option(
+            "--worker", metavar="ID", callback=not_empty, help="Only sessions of this worker."
+        ),
+        click.option(
+            "--client", metavar="NAME", callback=not_empty, help="Only sessions of this client."
+        ),
     ):
         function = option(function)
     return function
 
 
 @command.command("ls")
-@_whose
+@_filter_options
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N",
-    help="The last used N of each worker.",
+    help="The N most recently used sessions of each worker.",
 )  # fmt: skip
 @settings_options
 @json_option
@@ -77,7 +89,7 @@ def list_sessions(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """List sessions, the last used first (what `cluster sessions` does alone)."""
+    """List sessions, the most recently used first. The default subcommand."""
 
     async def work(cluster: Cluster) -> list[SessionRow]:
         return await _rows(cluster, client, worker, limit)
@@ -88,7 +100,7 @@ def list_sessions(
         click.echo(orjson.dumps({"sessions": sessions}).decode())
         return
     if not rows:
-        click.echo("No worker keeps a session. A request gets one by its session_id.")
+        click.echo("No worker stores a session. A request with a session_id starts one.")
         return
     console = Console(highlight=False)
     for line in session_table(rows, console.width):
@@ -98,15 +110,15 @@ def list_sessions(
 def _order_command(
     name: str, help: str, done: str, order: Callable[[ClientName, str], ControlOrder]
 ) -> None:
-    """A subcommand that gives an order for each of the sessions it is given."""
+    """Add a subcommand that sends an order for each of the named sessions."""
 
     @command.command(name, help=help)
     @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, callback=not_empty)
-    @_whose
+    @_filter_options
     @settings_options
     @json_option
     @reports_errors
-    def give(
+    def send(
         sessions: Sequence[str],
         client: str | None,
         worker: str | None,
@@ -116,30 +128,30 @@ def _order_command(
         as_json: bool,
     ) -> None:
         async def work(cluster: Cluster) -> list[SessionRow]:
-            rows = _named(sessions, await _rows(cluster, client, worker, 1000))
+            rows = _find(sessions, await _rows(cluster, client, worker, 1000))
             for row in rows:
-                named = order(row.session.client, row.session.id)
-                _checked(await cluster.control(row.worker, named))
+                reply = await cluster.control(row.worker, order(row.session.client, row.session.id))
+                _checked(reply)
             return rows
 
-        _tell(with_cluster(config, nats, token, work), done, as_json=as_json)
+        _print_sessions(with_cluster(config, nats, token, work), done, as_json=as_json)
 
 
 _order_command(
     "rm",
-    "Forget sessions: what was said, and all that is kept of their texts alone.",
+    "Delete sessions: messages, and cached tokens that no other text shares.",
     "removed",
     lambda client, id: ForgetSession(client=client, session_id=id),
 )
 _order_command(
     "pin",
-    "Keep sessions when others go.",
+    "Pin sessions, so that they are not deleted when space is short.",
     "pinned",
     lambda client, id: PinSession(client=client, session_id=id, pinned=True),
 )
 _order_command(
     "unpin",
-    "Let sessions go when others need their place.",
+    "Unpin sessions, so that they may be deleted when space is short.",
     "unpinned",
     lambda client, id: PinSession(client=client, session_id=id, pinned=False),
 )
@@ -148,10 +160,10 @@ _order_command(
 async def _rows(
     cluster: Cluster, client: str | None, worker: str | None, limit: int
 ) -> list[SessionRow]:
-    """The sessions of all workers, the last used first.
+    """Return the sessions of all workers, or of `worker`, the most recently used first.
 
     Raises:
-        Unavailable: there is no such worker, or none at all.
+        Unavailable: the worker does not exist, or the cluster has no workers.
     """
     ids = [report.id for report in (await cluster.health()).workers]
     chosen = [id for id in ids if worker in (None, id)]
@@ -159,47 +171,51 @@ async def _rows(
         name = "" if worker is None else f" {worker!r}"
         raise Unavailable(f"there is no worker{name}; there are: {', '.join(ids) or 'none'}")
 
-    async def of(worker: WorkerId) -> list[SessionRow]:
-        named = ClientName(client) if client is not None else None
-        reply = _checked(await cluster.control(worker, ListSessions(client=named, limit=limit)))
+    async def list_on(worker: WorkerId) -> list[SessionRow]:
+        owner = ClientName(client) if client is not None else None
+        reply = _checked(await cluster.control(worker, ListSessions(client=owner, limit=limit)))
         return [SessionRow(worker, session) for session in reply.sessions]
 
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(of(id)) for id in chosen]
-    rows = [row for task in asked for row in task.result()]
+        listings = [tasks.create_task(list_on(id)) for id in chosen]
+    rows = [row for task in listings for row in task.result()]
     return sorted(rows, key=lambda row: row.session.idle_s)
 
 
-def _named(names: Sequence[str], rows: Sequence[SessionRow]) -> list[SessionRow]:
-    """The sessions of these names, wherever they are.
+def _find(names: Sequence[str], rows: Sequence[SessionRow]) -> list[SessionRow]:
+    """Return the sessions of these names, on any worker.
 
     Raises:
-        InvalidRequest: one is not there, or several clients have one of that name.
+        InvalidRequest: a session does not exist, or several clients have a session of that name.
     """
     chosen = []
     for name in names:
         found = [row for row in rows if row.session.id == name]
         clients = sorted({row.session.client for row in found})
         if not found:
-            raise InvalidRequest(f"no worker keeps a session {name!r}", code="unknown_session")
+            raise InvalidRequest(f"no worker stores a session {name!r}", code="unknown_session")
         if len(clients) > 1:
             raise InvalidRequest(
                 f"several clients have a session {name!r}: {', '.join(clients)}; "
-                "say which with --client"
+                "choose one with --client"
             )
         chosen += found
     return chosen
 
 
 def _checked(reply: ControlReply) -> ControlReply:
-    """Raises RequestError: the worker refused."""
+    """Return the reply.
+
+    Raises:
+        RequestError: the worker refused the order.
+    """
     if not reply.ok:
         message = f"worker {reply.worker}: {reply.message}"
         raise RequestError(printable(message), code=reply.code)
     return reply
 
 
-def _tell(rows: Sequence[SessionRow], done: str, *, as_json: bool) -> None:
+def _print_sessions(rows: Sequence[SessionRow], done: str, *, as_json: bool) -> None:
     if as_json:
         sessions = [
             {"worker": row.worker, "client": row.session.client, "id": row.session.id}

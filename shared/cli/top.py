@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
     print_error,
@@ -16,21 +17,40 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.session import with_cluster
 from shared.cli.top_screen import TopScreen
-from shared.cli.views.frame import Look, frame
+from shared.cli.views.frame import FrameData, frame
 from shared.client import Cluster
 from shared.codec import encode
 from shared.errors import ClusterError
 
-_HELP = """Watch a cluster: workers, engines and models, renewed again and again.
+_HELP = """Monitor workers, engines and models live. Without a terminal one frame is printed.
+
+Keys: q quits, p pauses, s sorts workers by name, load or memory.
 
 \b
-Keys    q ends, p pauses, s sorts workers by name, load or memory
-state   with how many models are pre-warmed, and ✗ how many failed
-queue   requests of high/medium/low priority
-wait    p50/p95 of the priority that waits longest
-limits  memory, with ┼ at the soft limit and ┤ at the hard one
+Workers
+state      with pre-warmed models (1/3), and ✗ with the number that failed
+active     requests that generate / batch slots
+queue      queued requests of high/medium/low priority
+wait       p50/p95 time in the queue, of the priority that waits longest
+tok/s      generated tokens per second; last min: the same as a graph
+memory     used by the worker / its hard limit
+limits     used memory, with ┼ at the soft limit and ┤ at the hard limit
+cores      CPU cores in use / of the machine
+restarts   engine processes that were restarted
+balance    load balance of the engines: 1 is even
+config     version of the rolled-out cluster.yaml; empty: its own file
+
+\b
+Engines, a line for each model
+rows       sequences that decode / batch limit (adapts to the step time)
+waiting    sequences that wait for a row
+step       time of a decode step
+stable     share of recent checks that left the batch limit unchanged
+kv cache   KV caches of running sequences / their limit
+reused     share of prompt tokens that came from KV memory
+cached     KV memory in RAM; on disk: KV memory on disk
+preempted  sequences that were paused because memory was short
 
 \b
   cluster top
@@ -40,7 +60,7 @@ limits  memory, with ┼ at the soft limit and ┤ at the hard one
 
 
 def _interval(_: click.Context, parameter: click.Parameter, value: float) -> float:
-    if math.isnan(value):  # a range takes it
+    if math.isnan(value):  # FloatRange accepts NaN
         raise click.BadParameter("must be a number", param=parameter)
     return value
 
@@ -54,9 +74,13 @@ def _interval(_: click.Context, parameter: click.Parameter, value: float) -> flo
     metavar="SECONDS",
     type=click.FloatRange(0.2, 60),
     callback=_interval,
-    help="How often to ask, 0.2 to 60 s.",
+    help="Time between updates, 0.2 to 60 s.",
 )
-@click.option("--once", is_flag=True, help="Print one frame. Default where output is no terminal.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Print one frame and exit. Default if the output is not a terminal.",
+)
 @settings_options
 @json_option
 @version_option("cluster top")
@@ -76,23 +100,23 @@ def command(
         if as_json:
             await _print_json(cluster, interval_s, once=once)
         elif once or not live:
-            look = Look(await cluster.health(), speeds={}, live=False)
-            for line in frame(look, console.width):
+            data = FrameData(await cluster.health(), token_rates={}, live=False)
+            for line in frame(data, console.width):
                 console.print(line, soft_wrap=True)
         else:
             await TopScreen(cluster, console, interval_s).run()
 
     try:
-        with_cluster(config, nats, token, watch)
+        with_cluster(config, nats, token, watch, shows_progress=live)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 async def _print_json(cluster: Cluster, interval_s: float, *, once: bool) -> None:
-    """A line of health for each interval; where there is none, why, on stderr.
+    """Print the health as one line per interval; later failures are printed on stderr.
 
     Raises:
-        ClusterError: the first time it was there none.
+        ClusterError: the first query of the health failed.
     """
     click.echo(encode(await cluster.health()).decode())
     due = time.monotonic()

@@ -11,20 +11,20 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from shared.cli.keyboard import Keyboard
-from shared.cli.views.frame import Look, frame
+from shared.cli.views.frame import FrameData, frame
 from shared.cli.views.history import History
 from shared.cli.views.workers import SORTS
 from shared.client import Cluster
 from shared.errors import ClusterError
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class TopScreen:
-    """Asks the cluster, shows what it says, and does what keys say. Run it once.
+    """Polls the health, renders frames, and handles keys. Run a screen only once.
 
     Args:
-        interval_s: from one question to the next.
+        interval_s: time from one poll to the next.
     """
 
     def __init__(self, cluster: Cluster, console: Console, interval_s: float) -> None:
@@ -37,37 +37,37 @@ class TopScreen:
         self._ended = asyncio.Event()
         self._running = asyncio.Event()
         self._running.set()
-        self._answered_at = 0.0
-        self._look: Look
+        self._updated_at = 0.0
+        self._data: FrameData
 
     async def run(self) -> None:
-        """Return when a key or a signal ends it; the terminal is then as it was.
+        """Return after a key or a signal that quits; the terminal is restored then.
 
         Raises:
-            ClusterError: the first question had no answer.
+            ClusterError: the first query of the health failed.
         """
-        self._look = self._take(Look(await self._cluster.health(), speeds={}))
+        self._data = self._record(FrameData(await self._cluster.health(), token_rates={}))
         loop = asyncio.get_running_loop()
-        handlers = dict.fromkeys(_ENDS, self._ended.set)
-        handlers |= {signal.SIGWINCH: self._draw, signal.SIGTSTP: self._suspend}
+        handlers = dict.fromkeys(_END_SIGNALS, self._ended.set)
+        handlers |= {signal.SIGWINCH: self._render, signal.SIGTSTP: self._suspend}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
-        asking = asyncio.create_task(self._keep_asking())
+        polling = asyncio.create_task(self._keep_polling())
         ended = asyncio.create_task(self._ended.wait())
         try:
             self._show()
-            await asyncio.wait((asking, ended), return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                asking.result()  # it never ends but by an error of ours
+            await asyncio.wait((polling, ended), return_when=asyncio.FIRST_COMPLETED)
+            if polling.done():
+                polling.result()  # polling ends only by an unexpected error
         finally:
             self._hide()
             for number in handlers:
                 loop.remove_signal_handler(number)
-            asking.cancel()
+            polling.cancel()
             ended.cancel()
-            await asyncio.gather(asking, ended, return_exceptions=True)
+            await asyncio.gather(polling, ended, return_exceptions=True)
 
-    async def _keep_asking(self) -> None:
+    async def _keep_polling(self) -> None:
         due = time.monotonic()
         while True:
             due = max(time.monotonic(), due + self._interval_s)
@@ -76,56 +76,58 @@ class TopScreen:
             try:
                 health = await self._cluster.health()
             except ClusterError as error:
-                self._look = replace(self._look, problem=error.message)
+                self._data = replace(self._data, error=error.message)
             else:
-                if not self._look.paused:
-                    self._look = self._take(replace(self._look, health=health))
-            self._draw()
+                if not self._data.paused:
+                    self._data = self._record(replace(self._data, health=health))
+            self._render()
 
-    def _take(self, look: Look) -> Look:
-        """The look with what its health, which has just come, tells."""
-        now = self._answered_at = time.monotonic()
-        workers = look.health.workers
+    def _record(self, data: FrameData) -> FrameData:
+        """Update the history with a new health; return the frame data with rates and counts."""
+        now = self._updated_at = time.monotonic()
+        workers = data.health.workers
         self._history.observe(workers, now)
-        speeds = {worker.id: self._history.speeds(worker.id, now) for worker in workers}
-        return replace(look, speeds=speeds, news=self._history.news, problem=None)
+        token_rates = {worker.id: self._history.token_rates(worker.id, now) for worker in workers}
+        return replace(
+            data, token_rates=token_rates, new_counts=self._history.new_counts, error=None
+        )
 
     def _on_key(self, key: str) -> None:
         match key.lower():
             case "q":
                 self._ended.set()
             case "p":
-                self._look = replace(self._look, paused=not self._look.paused)
-                if self._look.paused:
+                self._data = replace(self._data, paused=not self._data.paused)
+                if self._data.paused:
                     self._running.clear()
                 else:
                     self._running.set()
             case "s":
-                after = (SORTS.index(self._look.sort) + 1) % len(SORTS)
-                self._look = replace(self._look, sort=SORTS[after])
+                after = (SORTS.index(self._data.sort) + 1) % len(SORTS)
+                self._data = replace(self._data, sort=SORTS[after])
             case _:
                 return
-        self._draw()
+        self._render()
 
-    def _draw(self) -> None:
+    def _render(self) -> None:
         if not self._live.is_started:
             return
-        look = replace(self._look, age_s=time.monotonic() - self._answered_at)
+        data = replace(self._data, age_s=time.monotonic() - self._updated_at)
         width, height = self._console.size
-        self._live.update(Group(*frame(look, width, height)), refresh=True)
+        self._live.update(Group(*frame(data, width, height)), refresh=True)
 
     def _show(self) -> None:
         self._keyboard.start()
         self._live.start()
-        self._draw()
+        self._render()
 
     def _hide(self) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone
+        with contextlib.suppress(OSError):  # the terminal is closed
             self._live.stop()
         self._keyboard.stop()
 
     def _suspend(self) -> None:
-        """Ctrl-Z: give the terminal back to the shell until it lets us go on."""
+        """Handle Ctrl-Z: restore the terminal, stop, and show the screen again after SIGCONT."""
         self._hide()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._show()

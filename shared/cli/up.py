@@ -13,16 +13,13 @@ import click
 import orjson
 from filelock import FileLock, Timeout
 
-from shared.cli.local.access import SharedToken, variables
+from shared.cli.local.access import SharedToken, credential_variables
+from shared.cli.local.addresses import is_loopback, network_address
 from shared.cli.local.cluster import LocalCluster, LocalPlan
-from shared.cli.local.kept import (
-    DEFAULT_PORT,
-    cluster_folder,
-    is_loopback,
-    needed_token,
-)
+from shared.cli.local.http_gateway import check_port
 from shared.cli.local.model import fetch_demo_model, model_flags
-from shared.cli.local.serving import unless_asked, wait_until_ready, while_watched
+from shared.cli.local.serving import run_supervised, run_until_stopped, wait_until_ready
+from shared.cli.local.stored import DEFAULT_PORT, cluster_folder, required_token
 from shared.cli.options import (
     config_option,
     json_option,
@@ -32,22 +29,25 @@ from shared.cli.options import (
     version_option,
 )
 from shared.cli.progress import WarmUpDisplay
+from shared.cli.views.formatting import count
 from shared.client import connect
 from shared.errors import SettingsError
 from shared.loopback import is_surely_loopback
+from shared.messages.health import ClusterHealth
 from shared.service import StopRequest, run_service
 from shared.settings import ClusterSettings
+from shared.settings.gateway import GatewaySettings
 
 _HELP = """Start a whole cluster on this machine: a NATS server, a controller and workers.
 
-Ctrl-C ends it, running answers first. With a COMMAND, run that once the cluster is ready,
-then end with its exit status:
+Ctrl-C stops it after the answers that run; a second Ctrl-C stops at once. With a COMMAND, that is
+run when the cluster is ready, and its exit status is returned:
 
 \b
   cluster up                        one worker with the demo model
   cluster up --workers 2 --model ~/models/Qwen3-4B-4bit
-  cluster up --listen 0.0.0.0      other Macs join with the line it prints
-  cluster up --http-port 8000      with OpenAI's and Anthropic's APIs
+  cluster up --listen 0.0.0.0       prints the line with which other Macs join
+  cluster up --http-port 8000       with OpenAI's and Anthropic's APIs
   cluster up --nats-port 0 -- cluster run "Hello"
 """
 
@@ -57,7 +57,7 @@ then end with its exit status:
 @click.option(
     "--model",
     callback=not_empty,
-    help="Model of the skill chat: alias, folder or Hugging Face id.",
+    help="Model for the skill chat: alias, folder or Hugging Face id.",
 )
 @click.option(
     "--nats-port",
@@ -71,17 +71,19 @@ then end with its exit status:
     default="127.0.0.1",
     show_default=True,
     metavar="ADDR",
-    help="Address the NATS server listens on. Beyond this machine a token is needed.",
+    help="Address on which the NATS server listens. Other machines need a token.",
 )
 @click.option(
     "--http-port",
     type=click.IntRange(0, 65535),
     help="Start a gateway for OpenAI's and Anthropic's APIs on this port; 0 for any free one. "
-    "Default: only if gateway.enabled says so.",
+    "Default: only if gateway.enabled is set.",
 )
-@click.option("--token", help="Token that others must give. Default: made and kept, if needed.")
+@click.option(
+    "--token", help="Token for other machines. Default: created once and stored, if needed."
+)
 @config_option
-@click.option("--nats", metavar="URL", help="Not for this command: it starts its own server.")
+@click.option("--nats", metavar="URL", help="Not supported: this command starts its own server.")
 @json_option
 @version_option("cluster up")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -104,8 +106,8 @@ def command(
             f"{nats}, run `worker --nats {nats}`"
         )
     settings = read_settings(config, None, None, settings_of_flags(model, http_port))
-    with _folder(nats_port) as folder:
-        token = token or needed_token(listen, folder)
+    with _locked_folder(nats_port) as folder:
+        token = token or required_token(listen, folder)
         plan = LocalPlan(
             workers=workers,
             host=listen,
@@ -115,13 +117,15 @@ def command(
             model=model,
             folder=folder,
         )
+        if settings.gateway.enabled:
+            check_port(settings.gateway)  # before a model is downloaded or loaded
         fetch_demo_model(settings)
         up = Up(plan, settings, list(command), token=token, as_json=as_json)
         sys.exit(run_service(up.run))
 
 
 class Up:
-    """One run of the command."""
+    """One run of `cluster up`."""
 
     def __init__(
         self,
@@ -137,10 +141,10 @@ class Up:
         self._settings = settings
         self._command = command
         self._as_json = as_json
-        self._local = LocalCluster(plan, settings, self._say)
+        self._local = LocalCluster(plan, settings, self._print_status)
 
     async def run(self, stop: StopRequest) -> int:
-        """Start, serve until asked to stop (or the command ended), stop everything."""
+        """Start all processes, serve until a stop request or the end of the command, and stop."""
         try:
             await self._local.start()
             return await self._serve(stop)
@@ -149,24 +153,24 @@ class Up:
                 await self._local.kill()
             else:
                 if not self._command:
-                    self._say("stopping ...")
+                    self._print_status("stopping ...")
                 await self._local.stop()
 
     async def _serve(self, stop: StopRequest) -> int:
-        status = await unless_asked(stop, while_watched(self._local, self._work()))
+        status = await run_until_stopped(stop, run_supervised(self._local, self._work()))
         return status if status is not None else 0
 
     async def _work(self) -> int:
         async with connect(self._local.client) as cluster:
             with WarmUpDisplay(quiet=bool(self._command)) as display:
-                await wait_until_ready(cluster, self._local.worker_ids, display.show)
+                health = await wait_until_ready(cluster, self._local.worker_ids, display.show)
         if self._command:
             return await self._run_command()
-        self._announce()
+        self._print_ready(health)
         await asyncio.Event().wait()  # until cancelled
         return 0
 
-    def _announce(self) -> None:
+    def _print_ready(self, health: ClusterHealth) -> None:
         url = self._local.nats.url
         if self._as_json:
             line = {
@@ -181,29 +185,30 @@ class Up:
         where = "" if self._local.nats.port == DEFAULT_PORT else f" --nats {url}"
         click.echo(
             f"{click.style('Ready', fg='green', bold=True)} at {url}, "
-            f"{len(self._local.worker_ids)} worker(s). In another terminal:\n"
+            f"{count(len(self._local.worker_ids), 'worker')}, {models_text(health)}. "
+            "In another terminal:\n"
             f'  cluster run{where} "What is the capital of France?"\n'
             f"  cluster chat{where}\n"
             f"  cluster status{where}\n"
             f"Logs: cluster logs{where}, or {self._plan.folder / 'logs'}"
         )
         if (http_url := self._local.http_url) is not None:
-            click.echo(for_clients(http_url, self._settings))
+            click.echo(for_clients(http_url, self._settings.gateway, health))
         else:
-            click.echo("With --http-port 8000 it also serves OpenAI's and Anthropic's clients.")
+            click.echo("For OpenAI's and Anthropic's clients: cluster up --http-port 8000")
         if not is_loopback(self._plan.host):
             click.echo(
                 "Other Macs join with:\n"
-                f"  worker --nats nats://THIS-MAC:{self._local.nats.port} "
+                f"  worker --nats nats://{network_address(self._plan.host, self._local.nats.port)} "
                 f"--token {self._token}"
             )
-        click.echo("Ctrl-C stops it.")
+        click.echo("Ctrl-C stops the cluster.")
 
     async def _run_command(self) -> int:
         environment = {
             **os.environ,
             "CLUSTER__NATS__SERVERS": orjson.dumps([self._local.nats.url]).decode(),
-            **variables(self._local.client),
+            **credential_variables(self._local.client),
         }
         if (http_url := self._local.http_url) is not None:
             environment["OPENAI_BASE_URL"] = f"{http_url}/v1"
@@ -219,31 +224,38 @@ class Up:
                 process.terminate()
                 await process.wait()
 
-    def _say(self, text: str) -> None:
+    def _print_status(self, text: str) -> None:
         click.echo(text, err=True)
 
 
-def for_clients(url: str, settings: ClusterSettings) -> str:
-    """What OpenAI's and Anthropic's clients need, as lines to type."""
-    gateway = settings.gateway
+def models_text(health: ClusterHealth) -> str:
+    """For example: model demo (skill chat)."""
+    skills = (
+        f"model {', '.join(models)} (skill {skill})" for skill, models in health.skills.items()
+    )
+    return ", ".join(skills) or "no model"
+
+
+def for_clients(url: str, gateway: GatewaySettings, health: ClusterHealth) -> str:
+    """Return the variables and model names for OpenAI's and Anthropic's clients, as lines."""
     has_keys = gateway.keys_file is not None or not is_surely_loopback(gateway.host)
     key = "none" if gateway.allow_anonymous or not has_keys else "KEY"
-    names = dict.fromkeys(name for skill, models in settings.skills.items()
+    names = dict.fromkeys(str(name) for skill, models in health.skills.items()
                           for name in (skill, *models))  # fmt: skip
-    made = ["  KEY is one that `gateway keys add NAME` made."] if key == "KEY" else []
+    hint = ["  `gateway keys add NAME` prints a KEY."] if key == "KEY" else []
     return "\n".join(
         [
-            "For OpenAI's and Anthropic's clients (docs/clients.md says more of each):",
+            "For OpenAI's and Anthropic's clients (see docs/clients.md):",
             f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}",
             f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}",
-            *made,
-            f"  and as the model's name: {', '.join(names)}",
+            *hint,
+            f"  model names: {', '.join(names)}",
         ]
     )
 
 
 def settings_of_flags(model: str | None, http_port: int | None) -> dict[str, Any]:
-    """The settings that flags stand for."""
+    """Return the settings of the options."""
     flags = model_flags(model)
     if http_port is not None:
         flags["gateway"] = {"enabled": True, "port": http_port}
@@ -251,11 +263,11 @@ def settings_of_flags(model: str | None, http_port: int | None) -> dict[str, Any
 
 
 @contextlib.contextmanager
-def _folder(port: int) -> Iterator[Path]:
-    """The data folder of the cluster on this port; a temporary one for any free port.
+def _locked_folder(port: int) -> Iterator[Path]:
+    """Lock and return the data folder of the cluster on this port; a temporary folder for port 0.
 
     Raises:
-        SettingsError: another `cluster up` uses it, or it cannot be written.
+        SettingsError: another `cluster up` uses the folder, or it cannot be written.
     """
     if port == 0:
         with tempfile.TemporaryDirectory(prefix="mlx-cluster-") as name:
@@ -268,10 +280,10 @@ def _folder(port: int) -> Iterator[Path]:
         lock.acquire()
     except Timeout:
         raise SettingsError(
-            f"a cluster is up on port {port} already (see `cluster status`). "
+            f"a cluster already runs on port {port} (see `cluster status`). "
             "Choose another port with --nats-port, 0 for any free one"
         ) from None
     except OSError as error:
-        raise SettingsError(f"nothing can be kept in {folder}: {error.strerror}") from None
+        raise SettingsError(f"cannot write to {folder}: {error.strerror}") from None
     with lock:
         yield folder

@@ -1,12 +1,12 @@
-"""Having workers end and start again, and following how that goes."""
+"""Orders to drain and restart workers, and their progress."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 
 from shared.cli.outcomes import Outcome
-from shared.cli.progress import LoadDisplay, warming
-from shared.cli.views.figures import printable
+from shared.cli.progress import ProgressDisplay, startup_progress
+from shared.cli.views.formatting import printable
 from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, RequestError, Unavailable
 from shared.messages.control import DrainWorker
@@ -15,123 +15,137 @@ from shared.messages.worker_report import WorkerReport
 _POLL_S = 0.2
 _SILENCE_LIMIT_S = 10.0
 
-Show = Callable[[str, float], None]
-"""Told what a worker does, and how far that is, 0 to 1."""
+OnProgress = Callable[[str, float], None]
+"""Called with the activity of a worker, and the fraction done, 0 to 1."""
 
 
-async def named(cluster: Cluster, names: Sequence[str]) -> list[WorkerReport]:
-    """The workers of these names, in this order; all of them where there are no names.
+async def select_workers(cluster: Cluster, names: Sequence[str]) -> list[WorkerReport]:
+    """Return the workers of these names, in this order; all workers if `names` is empty.
 
     Raises:
-        InvalidRequest: one is not there.
-        Unavailable: there is none at all.
+        InvalidRequest: a worker does not exist.
+        Unavailable: the cluster has no workers.
     """
     workers = {str(report.id): report for report in (await cluster.health()).workers}
-    there = ", ".join(workers) or "none"
+    known = ", ".join(workers) or "none"
     for name in names:
         if name not in workers:
-            message = f"there is no worker {printable(name)!r}; there are: {there}"
+            message = f"there is no worker {printable(name)!r}; there are: {known}"
             raise InvalidRequest(message, code="no_worker")
     if not workers:
-        raise Unavailable("there is no worker")
+        raise Unavailable("the cluster has no workers")
     return [workers[name] for name in dict.fromkeys(names)] or list(workers.values())
 
 
 async def drain(
-    cluster: Cluster, worker: WorkerReport, show: Show, *, deadline_s: float | None, wait: bool
+    cluster: Cluster,
+    worker: WorkerReport,
+    on_progress: OnProgress,
+    *,
+    deadline_s: float | None,
+    wait: bool,
 ) -> Outcome:
-    """Have a worker end.
+    """Order a worker to drain.
 
     Args:
-        deadline_s: after that its streams go on elsewhere; None for its own setting.
-        wait: return when it has left, not at once.
+        deadline_s: the time after which its streams migrate; None for the worker's setting.
+        wait: return when the worker has left the cluster, not at once.
     """
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         await _order(cluster, worker, deadline_s, restart=False)
         if not wait:
             return Outcome(worker.id, done="drains")
-        await _follow_to_its_end(cluster, worker, show)
+        await _wait_until_gone(cluster, worker, on_progress)
     except ClusterError as error:
         return Outcome(worker.id, code=error.code, reason=error.message)
-    return Outcome(worker.id, done=f"has left after {time.monotonic() - began:.1f} s")
+    return Outcome(worker.id, done=f"has left after {time.monotonic() - started_at:.1f} s")
 
 
 async def restart(
-    cluster: Cluster, worker: WorkerReport, show: Show, *, deadline_s: float | None, limit_s: float
+    cluster: Cluster,
+    worker: WorkerReport,
+    on_progress: OnProgress,
+    *,
+    deadline_s: float | None,
+    limit_s: float,
 ) -> Outcome:
-    """Have a worker end and start again; returns when it is ready.
+    """Order a worker to restart; return when the worker is ready again.
 
     Args:
-        limit_s: that takes so long at most, after it has left.
+        deadline_s: as for `drain`.
+        limit_s: maximum time from leaving the cluster to ready.
     """
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         await _order(cluster, worker, deadline_s, restart=True)
-        await _follow_to_its_end(cluster, worker, show)
-        await _follow_until_ready(cluster, worker, show, limit_s)
+        await _wait_until_gone(cluster, worker, on_progress)
+        await _wait_until_ready(cluster, worker, on_progress, limit_s)
     except ClusterError as error:
         return Outcome(worker.id, code=error.code, reason=error.message)
-    return Outcome(worker.id, done=f"is ready again after {time.monotonic() - began:.1f} s")
+    return Outcome(worker.id, done=f"is ready again after {time.monotonic() - started_at:.1f} s")
 
 
-def shown_on(display: LoadDisplay, worker: WorkerReport) -> Show:
-    """A line or bar for this worker."""
+def progress_callback(display: ProgressDisplay, worker: WorkerReport) -> OnProgress:
+    """Return a callback that shows the progress of this worker."""
 
-    def show(what: str, share: float) -> None:
-        display.update(worker.id, what, share)
+    def on_progress(activity: str, fraction: float) -> None:
+        display.update(worker.id, activity, fraction)
 
-    return show
+    return on_progress
 
 
 async def _order(
     cluster: Cluster, worker: WorkerReport, deadline_s: float | None, *, restart: bool
 ) -> None:
-    """Raises ClusterError: it does not answer, or refuses."""
+    """
+    Raises:
+        ClusterError: the worker does not answer, or refuses.
+    """
     deadline_ms = None if deadline_s is None else round(deadline_s * 1000)
     reply = await cluster.control(worker.id, DrainWorker(deadline_ms=deadline_ms, restart=restart))
     if not reply.ok:
-        raise RequestError(reply.message or "it refused", code=reply.code)
+        raise RequestError(reply.message or "the worker refused", code=reply.code)
 
 
-async def _follow_to_its_end(cluster: Cluster, worker: WorkerReport, show: Show) -> None:
-    """Return when this boot of the worker is gone."""
-    most = 1
-    while (now := await _report(cluster, worker)) and now.boot_id == worker.boot_id:
+async def _wait_until_gone(cluster: Cluster, worker: WorkerReport, on_progress: OnProgress) -> None:
+    """Return when this boot of the worker has left the cluster."""
+    total = 1
+    while (now := await _worker_report(cluster, worker)) and now.boot_id == worker.boot_id:
         left = now.active_requests + now.queued_requests
-        most = max(most, left)
-        show(f"drains, {left} request{'s' * (left != 1)} to go", 1 - left / most)
+        total = max(total, left)
+        on_progress(f"drains, {left} request{'s' * (left != 1)} left", 1 - left / total)
         await asyncio.sleep(_POLL_S)
 
 
-async def _follow_until_ready(
-    cluster: Cluster, worker: WorkerReport, show: Show, limit_s: float
+async def _wait_until_ready(
+    cluster: Cluster, worker: WorkerReport, on_progress: OnProgress, limit_s: float
 ) -> None:
-    """Return when another boot of it is ready.
+    """Return when a new boot of the worker is ready.
 
     Raises:
-        Unavailable: not in time.
+        Unavailable: the worker is not ready within `limit_s`.
     """
     until = time.monotonic() + limit_s
-    while (now := await _report(cluster, worker)) is None or now.state != "ready":
+    while (now := await _worker_report(cluster, worker)) is None or now.state != "ready":
         if time.monotonic() > until:
             state = "did not come back" if now is None else f"is still {now.state}"
-            raise Unavailable(f"it left, and {state} after {limit_s:g} s; look at its log")
-        show(*(("starts", 0.0) if now is None else warming(now)))
+            raise Unavailable(f"it left, and {state} after {limit_s:g} s; see its log")
+        on_progress(*(("starts", 0.0) if now is None else startup_progress(now)))
         await asyncio.sleep(_POLL_S)
 
 
-async def _report(cluster: Cluster, worker: WorkerReport) -> WorkerReport | None:
-    """What the controllers know of a worker now.
+async def _worker_report(cluster: Cluster, worker: WorkerReport) -> WorkerReport | None:
+    """Return the controllers' report of a worker; None if the worker is not in the cluster.
 
     Raises:
-        ClusterError: none has answered for some seconds.
+        ClusterError: no controller has answered for `_SILENCE_LIMIT_S`.
     """
     until = time.monotonic() + _SILENCE_LIMIT_S
     while True:
         try:
             health = await cluster.health()
-            return next((one for one in health.workers if one.id == worker.id), None)
+            return next((report for report in health.workers if report.id == worker.id), None)
         except (Unavailable, BusError):
             if time.monotonic() > until:
                 raise

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from shared.access.roles import Role
 from shared.bus import Bus
 from shared.bus.options import client_options
-from shared.cli.local.access import variables
+from shared.cli.local.access import credential_variables
 from shared.ids import LOCAL_CLIENT
 from shared.settings.nats import NatsSettings
 from shared.subjects import inbox_prefix
@@ -85,7 +85,7 @@ def environment(role: Role, name: str, server: str) -> dict[str, str]:
         return {}
     return {
         "CLUSTER__SECURITY__STRICT_INBOX": "true",
-        **variables(members().nats(server, role, name)),
+        **credential_variables(members().nats(server, role, name)),
     }
 
 

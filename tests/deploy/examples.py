@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shared.cli.services.catalogue import (
-    OURS,
-    Place,
+    PROGRAMS,
+    ServiceContext,
     awake_service,
     nats_service,
-    our_service,
+    program_service,
     wired_limit_service,
 )
 from shared.cli.services.launchd import log_rotation, property_list, rotation_file
@@ -29,36 +29,36 @@ def examples() -> Mapping[str, bytes]:
 def _launchd() -> Iterator[tuple[str, bytes]]:
     home = Path("/Users/ada")
     data = home / "Library/Application Support/mlx-nats-cluster"
-    place = _place(
+    context = _context(
         Account("ada", 501, "staff", home), data, logs=home / "Library/Logs/mlx-nats-cluster"
     )
-    agents = [*_services(place), awake_service(place)]
+    agents = [*_services(context), awake_service(context)]
     for service in agents:
         yield f"launchd/{service.label}.plist", property_list(service, "user")
         if (lines := log_rotation(service)) is not None:
             yield f"newsyslog.d/{rotation_file(service.label).name}", lines.encode()
-    limit = wired_limit_service(place, _WIRED_MB)
+    limit = wired_limit_service(context, _WIRED_MB)
     yield f"launchd/{limit.label}.plist", property_list(limit, "system")
 
 
 def _systemd() -> Iterator[tuple[str, bytes]]:
     home = Path("/home/ada")
     account = Account("ada", 1000, "ada", home)
-    place = _place(account, home / ".local/share/mlx-nats-cluster", logs=None)
-    for service in _services(place):
+    context = _context(account, home / ".local/share/mlx-nats-cluster", logs=None)
+    for service in _services(context):
         for level in _LEVELS:
             yield f"systemd/{level}/{service.label}.service", unit(service, level).encode()
 
 
-def _services(place: Place) -> list[SystemService]:
-    ours = [our_service(name, place, ClusterSettings(), ()) for name in OURS]
-    return [nats_service(place, place.data / "access"), *ours]
+def _services(context: ServiceContext) -> list[SystemService]:
+    ours = [program_service(name, context, ClusterSettings(), ()) for name in PROGRAMS]
+    return [nats_service(context, context.data / "access"), *ours]
 
 
-def _place(account: Account, data: Path, *, logs: Path | None) -> Place:
+def _context(account: Account, data: Path, *, logs: Path | None) -> ServiceContext:
     clone = account.home / "mlx-nats-cluster"
     cache = account.home / ("Library/Caches" if logs else ".cache")
-    return Place(
+    return ServiceContext(
         account=account,
         program=lambda name: str(clone / ".venv/bin" / name),
         folder=clone,

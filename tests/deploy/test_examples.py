@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli.services.catalogue import OURS
+from shared.cli.services.catalogue import PROGRAMS
 from shared.settings import ClusterSettings
 from tests.deploy.examples import DEPLOY, examples
 
@@ -52,7 +52,7 @@ def test_a_property_list(path: Path) -> None:
         assert values["SoftResourceLimits"]["NumberOfFiles"] > 256
     if name in ("worker", "gateway"):
         assert values["ExitTimeOut"] > _STOP_S
-    if name in (*OURS, "nats"):
+    if name in (*PROGRAMS, "nats"):
         assert values["ProcessType"] == "Interactive" and values["Umask"] == 0o077
     if name == "awake":
         assert values["ProgramArguments"] == ["/usr/bin/caffeinate", "-is"]
@@ -98,7 +98,9 @@ def test_a_unit_by_its_own_tool(path: Path, tmp_path: Path) -> None:
 
 def test_logs_are_rotated_by_lines_of_seven_fields() -> None:
     files = sorted((DEPLOY / "newsyslog.d").glob("*.conf"))
-    assert [file.stem for file in files] == [f"mlx-nats-cluster.{name}" for name in sorted(OURS)]
+    assert [file.stem for file in files] == [
+        f"mlx-nats-cluster.{name}" for name in sorted(PROGRAMS)
+    ]
     for file in files:
         comment, line = file.read_text().splitlines()
         path, owner, mode, count, size, when, flags = line.split()

@@ -1,1 +1,1 @@
-"""What `cluster bench` measures, and how it is shown."""
+"""Benchmarks of `cluster bench`."""

@@ -14,7 +14,7 @@ from shared.cli.benches.files import as_json_text, save
 from shared.cli.benches.report import report
 from shared.cli.benches.trial import BenchTrial
 from shared.cli.local.model import fetch_demo_model, model_flags
-from shared.cli.local.serving import unless_asked
+from shared.cli.local.serving import run_until_stopped
 from shared.cli.options import (
     config_option,
     json_option,
@@ -23,31 +23,31 @@ from shared.cli.options import (
     reports_errors,
     version_option,
 )
-from shared.cli.progress import LoadDisplay
+from shared.cli.progress import ProgressDisplay
 from shared.errors import SettingsError
 from shared.service import StopRequest, run_service
 
 _INTERRUPTED = 130
 _WIDTH_OF_FILES = 140
 
-_HELP = """What the KV memory gives to agents.
+_HELP = """Measure what KV memory saves for agents.
 
-Several agents work at once, each in a conversation of its own. All begin with the same long
-system prompt that describes their tools; each turn adds a result and the model's answer, and
-sends the whole conversation again. After half of the turns the cluster is stopped and started
-again. All of this is done twice, without the KV memory and with it, with the same prompts.
+Several agents work at once, each in its own conversation. All share a long system prompt that
+describes their tools. Each turn adds a tool result and the model's answer, and sends the whole
+conversation again. After half of the turns the cluster is restarted. Everything is done twice with
+the same prompts: without KV memory, then with it.
 
 \b
-prompt       tokens of all agents' prompts in this turn
-prefilled    of these, those that were computed; the others were kept
-first token  from asking to the first token; waiting in the queue is part of it
-answer       from asking to the end of the answer
+prompt       tokens of all prompts in this turn
+prefilled    the tokens of these that were computed; the others were cached
+first token  time from the request to the first token, including the queue
+answer       time from the request to the end of the answer
 
-Answers are greedy and must be the same on both sides; this is checked. (In half precision two
-words that are equally likely may fall either way.)
+Answers are greedy and must be equal in both runs, which is checked. (In half precision two equally
+likely tokens may be chosen differently.)
 
-The cluster is one of its own on this machine, and keeps its texts in a temporary folder. The
-table goes to standard output, agents.json and agents.png into a folder.
+The benchmark starts its own cluster on this machine, with KV memory in a temporary folder. It
+prints the table on standard output; agents.json and agents.png are written into a folder.
 
 \b
   cluster bench agents
@@ -62,52 +62,54 @@ table goes to standard output, agents.json and agents.png into a folder.
     default=10,
     show_default=True,
     type=click.IntRange(1, 64),
-    help="How many work at once.",
+    help="Number of agents that work at once.",
 )
 @click.option(
     "--turns",
     default=6,
     show_default=True,
     type=click.IntRange(2, 100),
-    help="Of each agent, one after another.",
+    help="Turns of each agent.",
 )
 @click.option(
     "--model",
     callback=not_empty,
-    help="Model of the skill chat: alias, folder or Hugging Face id.",
+    help="Model for the skill chat: alias, folder or Hugging Face id.",
 )
 @click.option(
     "--system-tokens",
     default=2000,
     show_default=True,
     type=click.IntRange(1, 200_000),
-    help="Size of the system prompt, about.",
+    help="Approximate size of the system prompt.",
 )
 @click.option(
     "--turn-tokens",
     default=100,
     show_default=True,
     type=click.IntRange(1, 50_000),
-    help="Size of what each turn adds before its answer, about.",
+    help="Approximate size of what a turn adds before its answer.",
 )
 @click.option(
     "--max-tokens",
     default=32,
     show_default=True,
     type=click.IntRange(1, 8192),
-    help="Longest answer.",
+    help="Maximum tokens of an answer.",
 )
-@click.option("--no-restart", is_flag=True, help="Do not start the cluster again in the middle.")
+@click.option(
+    "--no-restart", is_flag=True, help="Do not restart the cluster after half of the turns."
+)
 @click.option(
     "--output",
     default="bench-agents",
     show_default=True,
     metavar="FOLDER",
     callback=not_empty,
-    help="Where plot and figures go. What an earlier run left there is replaced.",
+    help="Folder for plot and results. Those of an earlier run are replaced.",
 )
 @config_option
-@click.option("--nats", metavar="URL", help="Not for this command: it starts its own cluster.")
+@click.option("--nats", metavar="URL", help="Not supported: this command starts its own cluster.")
 @json_option
 @version_option("cluster bench agents")
 @reports_errors
@@ -122,20 +124,20 @@ def command(
 ) -> None:
     if nats is not None:
         raise SettingsError("--nats: `cluster bench agents` starts a cluster of its own")
-    # A gateway would take its port from a cluster that is up.
+    # A gateway would conflict with the port of a cluster that already runs.
     flags: dict[str, Any] = {**model_flags(model), "gateway": {"enabled": False}}
     settings = read_settings(config, None, None, flags)
     load = BenchLoad(**sizes, restart=not no_restart)
     folder = Path(output).expanduser()
     _prepare(folder)
     if (hint := plot.missing()) is not None:
-        _say(hint)
+        _print_status(hint)
     fetch_demo_model(settings)
 
     async def work(stop: StopRequest) -> int:
-        with LoadDisplay(quiet=as_json) as display:
-            trial = BenchTrial(load, config, model, settings, display, _say)
-            comparison = await unless_asked(stop, trial.run())
+        with ProgressDisplay(quiet=as_json) as display:
+            trial = BenchTrial(load, config, model, settings, display, _print_status)
+            comparison = await run_until_stopped(stop, trial.run())
         if comparison is None:
             return _INTERRUPTED
         publish(comparison, folder, as_json=as_json)
@@ -145,7 +147,11 @@ def command(
 
 
 def _prepare(folder: Path) -> None:
-    """Raises SettingsError when nothing can be written there."""
+    """Create the folder, and check that it is writable.
+
+    Raises:
+        SettingsError: the folder is not writable.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -155,10 +161,10 @@ def _prepare(folder: Path) -> None:
 
 
 def publish(comparison: Comparison, folder: Path, *, as_json: bool) -> None:
-    """Print the figures, then write them and the plot.
+    """Print the results, then write the results and the plot.
 
     Raises:
-        SettingsError: the folder takes no files any more.
+        SettingsError: the folder is not writable.
     """
     if as_json:
         click.echo(as_json_text(comparison))
@@ -174,12 +180,12 @@ def publish(comparison: Comparison, folder: Path, *, as_json: bool) -> None:
     if not as_json:
         click.echo(f"Written: {', '.join(str(path) for path in written)}")
     if (hint := plot.missing()) is not None:
-        _say(hint)
+        _print_status(hint)
 
 
 def _unwritable(folder: Path, error: OSError) -> SettingsError:
     return SettingsError(f"--output: cannot write to {folder}: {error.strerror or error}")
 
 
-def _say(text: str) -> None:
+def _print_status(text: str) -> None:
     click.echo(text, err=True)

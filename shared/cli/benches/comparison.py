@@ -1,4 +1,4 @@
-"""The figures of agents with and without the KV memory."""
+"""Results of agents with and without KV memory."""
 
 import itertools
 import statistics
@@ -11,12 +11,12 @@ from shared.cli.benches.conversation import TurnResult
 
 @dataclass(frozen=True, slots=True)
 class BenchLoad:
-    """What is asked of both sides. Sizes are wished for: the model's tokenizer decides.
+    """The load on both sides. Sizes are approximate; the exact size depends on the tokenizer.
 
     Attributes:
-        system_tokens: of the system prompt that all agents share.
-        turn_tokens: that each turn adds before its answer.
-        restart: start the cluster again after half of the turns.
+        system_tokens: size of the system prompt that all agents share.
+        turn_tokens: what a turn adds before its answer.
+        restart: whether the cluster is restarted after half of the turns.
     """
 
     agents: int
@@ -28,12 +28,12 @@ class BenchLoad:
 
     @property
     def restart_after(self) -> int | None:
-        """The last turn before the cluster is started again."""
+        """The last turn before the restart, or None."""
         return self.turns // 2 if self.restart else None
 
     @property
     def parts(self) -> list[range]:
-        """The turns of each cluster that is started."""
+        """The turns of each cluster that is started, before and after the restart."""
         cuts = sorted({0, self.restart_after or 0, self.turns})
         return [range(first + 1, last + 1) for first, last in itertools.pairwise(cuts)]
 
@@ -46,14 +46,14 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Spread":
-        """Of at least one value."""
+        """Return the spread of at least one value."""
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatistics:
-    """Of the answers of all agents in one turn, or in all turns."""
+    """Statistics of the answers of all agents in one turn, or in all turns."""
 
     prompt_tokens: int
     computed_tokens: int
@@ -62,7 +62,7 @@ class RunStatistics:
 
     @classmethod
     def of(cls, answers: Sequence[TurnResult]) -> "RunStatistics":
-        """Of at least one answer."""
+        """Return the statistics of at least one answer."""
         return cls(
             sum(answer.prompt_tokens for answer in answers),
             sum(answer.computed_tokens for answer in answers),
@@ -73,12 +73,12 @@ class RunStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one side did.
+    """Results of one side.
 
     Attributes:
-        seconds: while agents asked.
+        seconds: total time of the turns.
         restart_s: from the last answer before the restart until the cluster was ready again.
-        problems: what makes the figures less than they could be.
+        problems: what made the results worse.
     """
 
     answers: Sequence[TurnResult]
@@ -106,7 +106,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An answer that the two sides did not give alike."""
+    """An answer that differs between the two sides."""
 
     agent: int
     turn: int
@@ -116,7 +116,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both sides of one run; the prompts of both are the same."""
+    """Both sides of one run, which had the same prompts."""
 
     load: BenchLoad
     model: str
@@ -126,7 +126,7 @@ class Comparison:
 
     @property
     def differences(self) -> list[Difference]:
-        """The prompts are the same, so one does not lead to the next."""
+        """Answers that differ. Prompts are equal, so one difference does not cause the next."""
         others = {(answer.agent, answer.turn): answer for answer in self.without_memory.answers}
         return [
             Difference(answer.agent, answer.turn, answer.text, other.text)
@@ -135,7 +135,7 @@ class Comparison:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the JSON object that --json prints."""
         turns = self.load.turns
         differences = self.differences
         answers = len(self.with_memory.answers)

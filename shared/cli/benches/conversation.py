@@ -1,4 +1,4 @@
-"""One agent's conversation: each turn sends all of it again."""
+"""The conversation of an agent; each turn sends the whole conversation."""
 
 import time
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ _TOO_LONG = "context_length_exceeded"
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """What an agent got in one turn, and what it took; agents and turns are counted from 1.
+    """The answer of one turn with its costs. Agents and turns count from 1.
 
     Attributes:
-        first_token_s: from asking to the first token.
-        seconds: from asking to the end.
+        first_token_s: from the request to the first token.
+        seconds: from the request to the end of the answer.
     """
 
     agent: int
@@ -31,17 +31,17 @@ class TurnResult:
 
     @property
     def computed_tokens(self) -> int:
-        """The prompt tokens that were not kept from before."""
+        """Prompt tokens that were not cached."""
         return self.prompt_tokens - self.cached_tokens
 
 
 class AgentConversation:
-    """What an agent and the model have said so far.
+    """The messages of an agent and the model so far.
 
     Args:
-        number: of the agent, from 1.
-        recorded: what the agent is made to have heard instead of the answers, by turn: so a
-            conversation goes on as another one did, whatever this cluster answers.
+        number: number of the agent, from 1.
+        recorded: answers by turn that replace the model's answers in the conversation, so that the
+            prompts equal those of another run.
     """
 
     def __init__(self, number: int, system: str, recorded: Mapping[int, str]) -> None:
@@ -49,23 +49,23 @@ class AgentConversation:
         self._recorded = recorded
         self._messages = [{"role": "system", "content": system}]
 
-    async def ask(self, cluster: Cluster, turn: int, told: str, max_tokens: int) -> TurnResult:
-        """One turn.
+    async def ask(self, cluster: Cluster, turn: int, prompt: str, max_tokens: int) -> TurnResult:
+        """Send one turn, and return the answer.
 
         Raises:
-            ClusterError: there is no answer; names the agent and the turn.
+            ClusterError: the request failed; names the agent and the turn.
         """
-        self._messages.append({"role": "user", "content": told})
+        self._messages.append({"role": "user", "content": prompt})
         try:
             answer = await self._answer(cluster, turn, max_tokens)
         except ClusterError as error:
             raise self._failure(error, turn) from None
-        heard = self._recorded.get(turn, answer.text)
-        self._messages.append({"role": "assistant", "content": heard})
+        text = self._recorded.get(turn, answer.text)
+        self._messages.append({"role": "assistant", "content": text})
         return answer
 
     async def _answer(self, cluster: Cluster, turn: int, max_tokens: int) -> TurnResult:
-        asked_at = time.perf_counter()
+        sent_at = time.perf_counter()
         stream = cluster.stream(
             list(self._messages),
             session_id=f"agent-{self.number}",
@@ -73,7 +73,7 @@ class AgentConversation:
             max_tokens=max_tokens,
             timeout_ms=_TIMEOUT_MS,
         )
-        text, first_token_s = await _read(stream, asked_at)
+        text, first_token_s = await _read(stream, sent_at)
         assert stream.usage is not None
         return TurnResult(
             agent=self.number,
@@ -82,7 +82,7 @@ class AgentConversation:
             cached_tokens=stream.usage.cached_tokens,
             completion_tokens=stream.usage.completion_tokens,
             first_token_s=first_token_s,
-            seconds=time.perf_counter() - asked_at,
+            seconds=time.perf_counter() - sent_at,
             text=text,
         )
 
@@ -97,11 +97,11 @@ class AgentConversation:
         )
 
 
-async def _read(stream: Stream, asked_at: float) -> tuple[str, float]:
-    """The whole text, and the seconds to the first token (of an answer without any, to its end)."""
+async def _read(stream: Stream, sent_at: float) -> tuple[str, float]:
+    """Return the whole text and the seconds to the first token, else to the end."""
     text, first_token_s = "", 0.0
     async with stream:
         async for chunk in stream:
-            first_token_s = first_token_s or time.perf_counter() - asked_at
+            first_token_s = first_token_s or time.perf_counter() - sent_at
             text += chunk.text
     return text, first_token_s

@@ -1,4 +1,4 @@
-"""What a comparison leaves in a folder."""
+"""Files of a comparison."""
 
 from pathlib import Path
 
@@ -9,23 +9,23 @@ from shared.cli.benches.comparison import Comparison
 
 
 def as_json_text(comparison: Comparison) -> str:
-    """Everything, for programs."""
+    """Return the whole comparison as JSON."""
     return orjson.dumps(comparison.as_dict(), option=orjson.OPT_INDENT_2).decode()
 
 
 def save(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write the figures and, where it can be drawn, the plot, in place of those of an earlier run.
+    """Write the results and, if matplotlib is installed, the plot; replace those of an earlier run.
 
     Returns:
-        What was written.
+        The written files.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
     """
-    figures, picture = folder / "agents.json", folder / "agents.png"
-    figures.write_text(as_json_text(comparison) + "\n")
+    results, picture = folder / "agents.json", folder / "agents.png"
+    results.write_text(as_json_text(comparison) + "\n")
     picture.unlink(missing_ok=True)
     if plot.missing() is not None:
-        return [figures]
-    plot.draw(comparison, picture)
-    return [figures, picture]
+        return [results]
+    plot.write_plot(comparison, picture)
+    return [results, picture]

@@ -1,4 +1,4 @@
-"""A picture of a comparison. The only module that draws; what it draws with is optional."""
+"""The plot of a comparison. The only module that uses matplotlib, which is optional."""
 
 import importlib.util
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.cli.benches.comparison import Comparison, Side, Spread
-from shared.cli.views.figures import count
+from shared.cli.views.formatting import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ _DOTS_PER_INCH = 160
 
 
 def missing() -> str | None:
-    """How to install what plots are drawn with; None where it is there."""
+    """Return how to install matplotlib, or None if it is installed."""
     if importlib.util.find_spec("matplotlib") is not None:
         return None
     return (
@@ -28,11 +28,11 @@ def missing() -> str | None:
     )
 
 
-def draw(comparison: Comparison, path: Path) -> None:
-    """Write a PNG.
+def write_plot(comparison: Comparison, path: Path) -> None:
+    """Write the plot as PNG.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -44,8 +44,8 @@ def draw(comparison: Comparison, path: Path) -> None:
         color=_INK,
     )
     times, tokens = figure.subplots(1, 2)
-    _draw_times(times, comparison)
-    _draw_tokens(tokens, comparison)
+    _plot_times(times, comparison)
+    _plot_tokens(tokens, comparison)
     for axes in (times, tokens):
         _finish(axes, comparison)
     figure.legend(
@@ -58,12 +58,12 @@ def draw(comparison: Comparison, path: Path) -> None:
     figure.savefig(path, format="png", dpi=_DOTS_PER_INCH)
 
 
-def _draw_times(axes: "Axes", comparison: Comparison) -> None:
+def _plot_times(axes: "Axes", comparison: Comparison) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     for side, name, colour in _sides(comparison):
         spreads = [side.turn(turn).first_token_s for turn in _turns(comparison)]
-        _draw_spreads(axes, _turns(comparison), spreads, name, colour)
+        _plot_spreads(axes, _turns(comparison), spreads, name, colour)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -72,7 +72,7 @@ def _draw_times(axes: "Axes", comparison: Comparison) -> None:
     axes.set_ylabel("seconds (log scale)")
 
 
-def _draw_spreads(
+def _plot_spreads(
     axes: "Axes", turns: list[int], spreads: list[Spread], name: str, colour: str
 ) -> None:
     lowest, highest = [each.min for each in spreads], [each.max for each in spreads]
@@ -80,19 +80,19 @@ def _draw_spreads(
     axes.plot(turns, [each.median for each in spreads], color=colour, marker="o", label=name)
 
 
-def _draw_tokens(axes: "Axes", comparison: Comparison) -> None:
+def _plot_tokens(axes: "Axes", comparison: Comparison) -> None:
     width = 0.38
     for number, (side, name, colour) in enumerate(_sides(comparison)):
         counts = [side.turn(turn).computed_tokens for turn in _turns(comparison)]
-        places = [turn + (number - 0.5) * width for turn in _turns(comparison)]
-        axes.bar(places, counts, width, color=colour, label=name)
+        positions = [turn + (number - 0.5) * width for turn in _turns(comparison)]
+        axes.bar(positions, counts, width, color=colour, label=name)
     axes.set_title("Prompt tokens prefilled, all agents together")
     axes.set_ylabel("tokens")
     axes.yaxis.set_major_formatter("{x:,.0f}")
 
 
 def _finish(axes: "Axes", comparison: Comparison) -> None:
-    """What both pictures have: the restart, the turns, the colours."""
+    """Add what both axes have: the restart, the turns, the colours."""
     from matplotlib.ticker import MaxNLocator
 
     if (last := comparison.load.restart_after) is not None:

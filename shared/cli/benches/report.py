@@ -1,4 +1,4 @@
-"""What people read of a comparison: a table by turn, and what it comes to."""
+"""The printed report of a comparison: a table by turn, and a summary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from shared.cli.benches.comparison import Comparison, Difference, RunStatistics, Spread
-from shared.cli.views.figures import NOTHING, count, words
-from shared.cli.views.fitted_table import Column, table, wrapped
+from shared.cli.views.fitted_table import Column, table, wrap
+from shared.cli.views.formatting import NO_VALUE, count, plain_text
 
 _MOST_DIFFERENCES = 5
 _ALL = "all"
@@ -16,72 +16,72 @@ _ALL = "all"
 @dataclass(frozen=True, slots=True)
 class _Row:
     turn: str
-    kept: RunStatistics
+    cached: RunStatistics
     without: RunStatistics
 
 
 def report(comparison: Comparison, width: int) -> list[Text]:
-    """Lines of at most `width` columns, but for long words."""
+    """Return lines of at most `width` columns, except for long words."""
     return [
-        *wrapped(_title(comparison), width),
+        *wrap(_title(comparison), width),
         Text(),
         *_table(comparison, width),
         Text(),
-        *(line for text in _findings(comparison) for line in wrapped(text, width)),
+        *(line for text in _findings(comparison) for line in wrap(text, width)),
     ]
 
 
 def _title(comparison: Comparison) -> Text:
     load = comparison.load
     where = f" on {comparison.chip}" if comparison.chip else ""
-    return words(
+    return plain_text(
         f"{comparison.model}{where}: {count(load.agents, 'agent')}, {load.turns} turns each, "
-        "with and without the KV memory. Times are medians over agents (minimum-maximum).",
+        "with and without KV memory. Times are medians over agents (minimum-maximum).",
         "bold",
     )
 
 
 def _table(comparison: Comparison, width: int) -> list[Text]:
-    kept, without = comparison.with_memory, comparison.without_memory
+    cached, without = comparison.with_memory, comparison.without_memory
     turns = range(1, comparison.load.turns + 1)
-    rows = [_Row(str(turn), kept.turn(turn), without.turn(turn)) for turn in turns]
-    rows.append(_Row(_ALL, kept.total, without.total))
+    rows = [_Row(str(turn), cached.turn(turn), without.turn(turn)) for turn in turns]
+    rows.append(_Row(_ALL, cached.total, without.total))
     titles, *lines = table(_COLUMNS, rows, width)
     if (last := comparison.load.restart_after) is not None:
-        lines.insert(last, Text("      the cluster was started again", style="dim"))
+        lines.insert(last, Text("      the cluster was restarted", style="dim"))
     return [titles, *lines]
 
 
 def _findings(comparison: Comparison) -> list[Text]:
-    kept, without = comparison.with_memory, comparison.without_memory
+    cached, without = comparison.with_memory, comparison.without_memory
     found = [
         Text(
-            f"Prompt tokens prefilled: {kept.total.computed_tokens:,} with the KV memory; "
+            f"Prompt tokens prefilled: {cached.total.computed_tokens:,} with KV memory; "
             f"{without.total.computed_tokens:,} without, "
-            f"{_ratio(without.total.computed_tokens, kept.total.computed_tokens)} times as many."
+            f"{_ratio(without.total.computed_tokens, cached.total.computed_tokens)} times as many."
         ),
         Text(
-            f"All turns took {kept.seconds:.1f} s with it; {without.seconds:.1f} s without, "
-            f"{_ratio(without.seconds, kept.seconds)} times as long."
+            f"All turns took {cached.seconds:.1f} s with it; {without.seconds:.1f} s without, "
+            f"{_ratio(without.seconds, cached.seconds)} times as long."
         ),
     ]
-    if kept.restart_s is not None and without.restart_s is not None:
+    if cached.restart_s is not None and without.restart_s is not None:
         found.append(
             Text(
-                f"To stop the cluster and start it again took {kept.restart_s:.1f} s with it; "
+                f"Restarting the cluster took {cached.restart_s:.1f} s with it; "
                 f"{without.restart_s:.1f} s without."
             )
         )
-    for name, side in (("With", kept), ("Without", without)):
-        found += [words(f"{name} it: {problem}.", "yellow") for problem in side.problems]
+    for name, side in (("With", cached), ("Without", without)):
+        found += [plain_text(f"{name} it: {problem}.", "yellow") for problem in side.problems]
     return [*found, *_equality(comparison)]
 
 
 def _equality(comparison: Comparison) -> list[Text]:
     differences = comparison.differences
     answers = len(comparison.with_memory.answers)
-    said = f"Answers equal: {answers - len(differences)} of {answers}."
-    lines = [Text(said, style="red" if differences else "green")]
+    summary = f"Answers equal: {answers - len(differences)} of {answers}."
+    lines = [Text(summary, style="red" if differences else "green")]
     lines += [_difference(difference) for difference in differences[:_MOST_DIFFERENCES]]
     if len(differences) > _MOST_DIFFERENCES:
         lines.append(Text(f"... and {len(differences) - _MOST_DIFFERENCES} more."))
@@ -89,14 +89,14 @@ def _equality(comparison: Comparison) -> list[Text]:
 
 
 def _difference(difference: Difference) -> Text:
-    return words(
+    return plain_text(
         f"Agent {difference.agent}, turn {difference.turn}: "
         f"{difference.with_kv_memory!r} with it, {difference.without_kv_memory!r} without."
     )
 
 
 def _ratio(one: float, other: float) -> str:
-    return f"{one / other:.1f}" if other else NOTHING
+    return f"{one / other:.1f}" if other else NO_VALUE
 
 
 def _tokens(number: int) -> Text:
@@ -115,20 +115,20 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 9.995 else f"{seconds:.1f}"
 
 
-def _sooner(row: _Row) -> Text:
-    return Text(_ratio(row.without.first_token_s.median, row.kept.first_token_s.median))
+def _speedup(row: _Row) -> Text:
+    return Text(_ratio(row.without.first_token_s.median, row.cached.first_token_s.median))
 
 
 _COLUMNS: Sequence[Column[_Row]] = (
     Column("turn", lambda row: Text(row.turn)),
-    Column("prompt", lambda row: _tokens(row.kept.prompt_tokens), right=True),
+    Column("prompt", lambda row: _tokens(row.cached.prompt_tokens), right=True),
     Column("prefilled without", lambda row: _tokens(row.without.computed_tokens), right=True),
-    Column("with", lambda row: _tokens(row.kept.computed_tokens), right=True),
+    Column("with", lambda row: _tokens(row.cached.computed_tokens), right=True),
     Column("first token s without", lambda row: _median(row.without.first_token_s), right=True),
     Column("", lambda row: _range(row.without.first_token_s), rank=1),
-    Column("with", lambda row: _median(row.kept.first_token_s), right=True),
-    Column("", lambda row: _range(row.kept.first_token_s), rank=1),
-    Column("ratio", _sooner, right=True),
+    Column("with", lambda row: _median(row.cached.first_token_s), right=True),
+    Column("", lambda row: _range(row.cached.first_token_s), rank=1),
+    Column("ratio", _speedup, right=True),
     Column("answer s without", lambda row: _median(row.without.answer_s), right=True, rank=2),
-    Column("with", lambda row: _median(row.kept.answer_s), right=True, rank=2),
+    Column("with", lambda row: _median(row.cached.answer_s), right=True, rank=2),
 )

@@ -1,4 +1,4 @@
-"""One side of a trial: agents against clusters of one kind, one after the other."""
+"""One side of a comparison: agents against a cluster, before and after its restart."""
 
 import asyncio
 import time
@@ -9,33 +9,38 @@ from shared.cli.benches.comparison import BenchLoad, Side
 from shared.cli.benches.conversation import AgentConversation, TurnResult
 from shared.cli.benches.prompts import Prompts
 from shared.cli.local.cluster import LocalPlan
-from shared.cli.local.temporary import in_cluster
-from shared.cli.progress import LoadDisplay, warming
+from shared.cli.local.temporary import run_in_cluster
+from shared.cli.progress import ProgressDisplay, startup_progress
 from shared.client import Cluster
 from shared.ids import SkillName
 from shared.messages.health import ClusterHealth
 from shared.settings import ClusterSettings
 
 Recorded = Mapping[int, Mapping[int, str]]
-"""What agents go on from instead of the answers, by agent and turn."""
+"""Answers that replace the model's answers in the conversations, by agent and turn."""
 
 _SKILL = SkillName("chat")
 
 
 class SideRun:
-    """Use it once.
+    """One run of a side; use it once.
 
     Args:
-        name: as it is shown.
+        name: shown in the progress display.
     """
 
     def __init__(
-        self, name: str, load: BenchLoad, prompts: Prompts, recorded: Recorded, display: LoadDisplay
+        self,
+        name: str,
+        load: BenchLoad,
+        prompts: Prompts,
+        recorded: Recorded,
+        display: ProgressDisplay,
     ) -> None:
         self.model = ""
         self.chip = ""
         self._name = name
-        self._doing = ""
+        self._activity = ""
         self._load = load
         self._prompts = prompts
         self._recorded = recorded
@@ -48,39 +53,45 @@ class SideRun:
         self._problems: list[str] = []
 
     async def run(
-        self, plan: LocalPlan, settings: ClusterSettings, say: Callable[[str], None]
+        self, plan: LocalPlan, settings: ClusterSettings, print_status: Callable[[str], None]
     ) -> Side:
-        """All turns. The clusters have the folder of the plan in common.
+        """Run all turns. The clusters before and after the restart share the folder of the plan.
 
         Raises:
-            ClusterError: a cluster does not start, or an answer does not come.
+            ClusterError: a cluster does not start, or a request failed.
         """
         for turns in self._load.parts:
-            self._show("starting" if not self._answers else "starting again")
+            self._show("starting" if not self._answers else "restarting")
             work = partial(self._part, turns)
-            await in_cluster(plan, settings, work, show=self._show_warming, say=say)
+            await run_in_cluster(
+                plan, settings, work, show=self._show_startup, print_status=print_status
+            )
         self._show("done")
         return Side(self._answers, self._seconds, self._restart_s, self._problems)
 
     async def _part(self, turns: range, cluster: Cluster, health: ClusterHealth) -> None:
-        """The turns of one cluster; all agents at once, the turns of one after another."""
+        """Run the turns of one cluster: agents concurrently, the turns of an agent in order."""
         if self._ended_at is not None:
             self._restart_s = time.perf_counter() - self._ended_at
-        await cluster.generate("Hello", max_tokens=1)  # whatever a first request may have to do
-        await self._meet(cluster, health)
-        self._doing = f"turn {turns[0]}" if len(turns) == 1 else f"turns {turns[0]} to {turns[-1]}"
-        self._show(self._doing)
+        await cluster.generate(
+            "Hello", max_tokens=1
+        )  # not measured: the first request may be slower
+        await self._prepare(cluster, health)
+        self._activity = (
+            f"turn {turns[0]}" if len(turns) == 1 else f"turns {turns[0]} to {turns[-1]}"
+        )
+        self._show(self._activity)
         began_at = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
             for agent in self._conversations:
-                tasks.create_task(self._talk(agent, turns, cluster))
+                tasks.create_task(self._run_turns(agent, turns, cluster))
         self._ended_at = time.perf_counter()
         self._seconds += self._ended_at - began_at
         self._problems += _problems(await cluster.health())
         self._show("stopping")
 
-    async def _meet(self, cluster: Cluster, health: ClusterHealth) -> None:
-        """What only the first cluster is asked."""
+    async def _prepare(self, cluster: Cluster, health: ClusterHealth) -> None:
+        """Read the model and chip, and create the agents, with the first cluster."""
         if self._conversations:
             return
         self.model = health.skills[_SKILL][0]
@@ -91,19 +102,19 @@ class SideRun:
             for agent in range(1, self._load.agents + 1)
         ]
 
-    async def _talk(self, agent: AgentConversation, turns: range, cluster: Cluster) -> None:
+    async def _run_turns(self, agent: AgentConversation, turns: range, cluster: Cluster) -> None:
         for turn in turns:
-            told = self._prompts.told(agent.number, turn)
-            self._answers.append(await agent.ask(cluster, turn, told, self._load.max_tokens))
-            self._show(self._doing)
+            prompt = self._prompts.user_prompt(agent.number, turn)
+            self._answers.append(await agent.ask(cluster, turn, prompt, self._load.max_tokens))
+            self._show(self._activity)
 
-    def _show(self, what: str) -> None:
-        share = len(self._answers) / (self._load.agents * self._load.turns)
-        self._display.update(self._name, what, share)
+    def _show(self, activity: str) -> None:
+        fraction = len(self._answers) / (self._load.agents * self._load.turns)
+        self._display.update(self._name, activity, fraction)
 
-    def _show_warming(self, health: ClusterHealth) -> None:
+    def _show_startup(self, health: ClusterHealth) -> None:
         for worker in health.workers:
-            self._display.update(self._name, *warming(worker))
+            self._display.update(self._name, *startup_progress(worker))
 
 
 def _chip(health: ClusterHealth) -> str:
@@ -115,7 +126,7 @@ def _problems(health: ClusterHealth) -> list[str]:
     found = []
     for engine in (engine for worker in health.workers for engine in worker.engines):
         if engine.kv_memory.problem is not None:
-            found.append(f"not all was written to disk: {engine.kv_memory.problem}")
+            found.append(f"KV memory was not written to disk: {engine.kv_memory.problem}")
         if engine.restarts:
-            found.append("the engine ended meanwhile, and was started again")
+            found.append("the engine crashed and was restarted")
     return found

@@ -1,4 +1,4 @@
-"""Agents against a cluster without the KV memory, then with it."""
+"""The benchmark run: a cluster without KV memory, then one with it."""
 
 import tempfile
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from shared.cli.benches.prompts import Prompts
 from shared.cli.benches.side import Recorded, SideRun
 from shared.cli.local.access import SharedToken
 from shared.cli.local.cluster import LocalPlan
-from shared.cli.progress import LoadDisplay
+from shared.cli.progress import ProgressDisplay
 from shared.settings import ClusterSettings
 
 _ENABLED = "CLUSTER__WORKER__KV_CACHE__ENABLED"
@@ -19,39 +19,39 @@ _DISK_PATH = "CLUSTER__WORKER__KV_CACHE__DISK_PATH"
 
 @dataclass(frozen=True, slots=True)
 class BenchTrial:
-    """What is asked, and of what.
+    """The load and the cluster of a benchmark.
 
     Attributes:
-        config, model, settings: of the clusters, as `cluster up` takes them.
-        say: told of processes that are started again.
+        config, model, settings: the configuration of the cluster, as for `cluster up`.
+        print_status: called with a line when a process is restarted.
     """
 
     load: BenchLoad
     config: Path | None
     model: str | None
     settings: ClusterSettings
-    display: LoadDisplay
-    say: Callable[[str], None]
+    display: ProgressDisplay
+    print_status: Callable[[str], None]
 
     async def run(self) -> Comparison:
-        """Both sides, one after the other.
+        """Run both sides, one after the other.
 
-        Without the KV memory comes first: a machine that grows slow as it grows warm does not
-        favour the memory. Agents of both sides go on from the answers of the first, so that the
-        prompts are the same even where an answer is not.
+        The side without KV memory is first, so that thermal throttling does not favour KV memory.
+        Conversations of both sides continue with the answers of the first, so that prompts are
+        equal even if an answer differs.
 
         Raises:
-            ClusterError: a cluster does not start, or an answer does not come.
+            ClusterError: a cluster does not start, or a request failed.
         """
         prompts = Prompts(self.load)
         first = SideRun("without KV memory", self.load, prompts, {}, self.display)
         without = await self._run(first, {_ENABLED: "false"})
         second = SideRun("with KV memory", self.load, prompts, _recorded(without), self.display)
-        kept = await self._run(second, {_ENABLED: "true"})
-        return Comparison(self.load, first.model, first.chip, kept, without)
+        cached = await self._run(second, {_ENABLED: "true"})
+        return Comparison(self.load, first.model, first.chip, cached, without)
 
     async def _run(self, side: SideRun, environment: dict[str, str]) -> Side:
-        # An engine that is killed may write to the end.
+        # Ignore errors: a killed engine may still be writing into the folder.
         with tempfile.TemporaryDirectory(prefix="mlx-bench-", ignore_cleanup_errors=True) as name:
             plan = LocalPlan(
                 workers=1,
@@ -63,7 +63,7 @@ class BenchTrial:
                 folder=Path(name),
                 environment={**environment, _DISK_PATH: str(Path(name) / "kv")},
             )
-            return await side.run(plan, self.settings, self.say)
+            return await side.run(plan, self.settings, self.print_status)
 
 
 def _recorded(side: Side) -> Recorded:

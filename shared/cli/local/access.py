@@ -1,4 +1,4 @@
-"""Who may take part in a cluster on this machine, and what each of its processes proves it with."""
+"""Access control of a cluster on this machine, and the credentials of its processes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from shared.settings.nats import NatsSettings
 
 
 class LocalAccess(Protocol):
-    """What the NATS server of a cluster asks, and what its processes answer."""
+    """Access settings of the NATS server, and of the processes that connect to it."""
 
     @property
     def server_settings(self) -> Mapping[str, Any]:
-        """Of the NATS server, beside its sizes."""
+        """Settings of the NATS server that control access."""
 
     def nats(self, server: str, role: Role, name: str) -> NatsSettings:
-        """How the one of that role and name connects to the server at that URL."""
+        """Return how the process of this role and name connects to the server at this URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedToken:
-    """One token for all; None: everybody may take part."""
+    """One token for all processes; None: no authentication."""
 
     token: str | None
 
@@ -36,13 +36,13 @@ class SharedToken:
         return NatsSettings(servers=[server], token=token)
 
 
-def variables(nats: NatsSettings) -> dict[str, str]:
-    """How to prove who one is, as settings in the environment of a process; not where to."""
-    found = {}
+def credential_variables(nats: NatsSettings) -> dict[str, str]:
+    """Return the credentials in `nats` as environment variables; server URLs are left out."""
+    variables = {}
     if nats.token is not None:
-        found["CLUSTER__NATS__TOKEN"] = nats.token.get_secret_value()
+        variables["CLUSTER__NATS__TOKEN"] = nats.token.get_secret_value()
     if nats.nkey_seed_file is not None:
-        found["CLUSTER__NATS__NKEY_SEED_FILE"] = nats.nkey_seed_file
+        variables["CLUSTER__NATS__NKEY_SEED_FILE"] = nats.nkey_seed_file
     if nats.tls is not None:
-        found["CLUSTER__NATS__TLS"] = nats.tls.model_dump_json(exclude_none=True)
-    return found
+        variables["CLUSTER__NATS__TLS"] = nats.tls.model_dump_json(exclude_none=True)
+    return variables

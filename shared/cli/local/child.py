@@ -1,4 +1,4 @@
-"""One child process of `cluster up`: logged to a file, ended with its parent."""
+"""A child process of `cluster up` that logs to a file and ends with its parent."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,10 @@ _KILL_AFTER_S = 5.0
 
 
 class Child:
-    """A process that holds one end of a pipe to us: however we end, it notices."""
+    """A process whose stdin is a pipe from this process.
+
+    The pipe closes when this process ends, even if it is killed, and the child stops then.
+    """
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]
@@ -32,7 +35,7 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start it in a session of its own, so that a Ctrl-C reaches only us."""
+        """Start the process in its own session, so that Ctrl-C reaches only the parent."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -44,28 +47,28 @@ class Child:
             )
 
     async def wait(self) -> int:
-        """Its exit status, once it has ended."""
+        """Return the exit status after the process has ended."""
         assert self._process is not None
         return await self._process.wait()
 
     async def stop(self, patience_s: float) -> None:
-        """Ask it to end; kill it when it has not within `patience_s`."""
+        """Terminate the process; kill it if it has not ended after `patience_s`."""
         if not self.running:
             return
-        self.signal_end()
+        self.terminate()
         try:
             async with asyncio.timeout(patience_s):
                 await self.wait()
         except TimeoutError:
             await self.kill()
 
-    def signal_end(self) -> None:
+    def terminate(self) -> None:
         if self._process is not None and self.running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
 
     async def kill(self) -> None:
-        """End it now. Closing its pipe first lets a wrapper end what it wraps."""
+        """Kill the process. The pipe is closed first, so that a wrapper ends its own child."""
         assert self._process is not None
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -78,7 +81,7 @@ class Child:
             await self.wait()
 
     def last_lines(self, count: int = 10) -> str:
-        """The end of its log, for error messages."""
+        """Return the last lines of the log, for error messages."""
         with contextlib.suppress(OSError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
         return ""

@@ -1,5 +1,4 @@
-"""The children of `cluster up`: NATS, a controller, workers, perhaps a gateway; started, watched,
-stopped."""
+"""The processes of `cluster up`: NATS server, controller, workers, and optionally a gateway."""
 
 import asyncio
 import os
@@ -12,11 +11,11 @@ from typing import Literal
 
 import orjson
 
-from shared.cli.local.access import LocalAccess, variables
+from shared.cli.local.access import LocalAccess, credential_variables
 from shared.cli.local.child import Child
 from shared.cli.local.http_gateway import HttpGateway
 from shared.cli.local.nats_server import NatsServer
-from shared.cli.local.programs import our_program
+from shared.cli.local.programs import program_path
 from shared.errors import ClusterError
 from shared.ids import LOCAL_CLIENT, ModelId
 from shared.settings import ClusterSettings
@@ -33,9 +32,9 @@ class LocalPlan:
     """What to start.
 
     Attributes:
-        model: served by the skill chat instead of the configured ones; None to leave them.
-        folder: for logs, JetStream's store and the server's configuration.
-        environment: settings of the children, as environment variables.
+        model: the model of the skill chat, instead of the configured ones; None to keep those.
+        folder: for logs, the JetStream store and the configuration of the NATS server.
+        environment: settings for the child processes, as environment variables.
     """
 
     workers: int
@@ -52,14 +51,14 @@ class LocalCluster:
     """All processes of a cluster on this machine."""
 
     def __init__(
-        self, plan: LocalPlan, settings: ClusterSettings, say: Callable[[str], None]
+        self, plan: LocalPlan, settings: ClusterSettings, print_status: Callable[[str], None]
     ) -> None:
         self._plan = plan
         self._settings = settings
-        self._say = say
+        self._print_status = print_status
         (plan.folder / "logs").mkdir(parents=True, exist_ok=True)
-        for old in (plan.folder / "logs").glob("*.log"):
-            old.unlink()
+        for old_log in (plan.folder / "logs").glob("*.log"):
+            old_log.unlink()
         self.nats = NatsServer(plan.folder, plan.host, plan.port, plan.access.server_settings)
         self.controller_ids = ["controller-1"]
         self.worker_ids = [f"worker-{number}" for number in range(1, plan.workers + 1)]
@@ -70,16 +69,16 @@ class LocalCluster:
 
     @property
     def client(self) -> NatsSettings:
-        """How a client on this machine connects."""
+        """Return how a client on this machine connects."""
         return self._plan.access.nats(self.nats.url, "client", LOCAL_CLIENT)
 
     @property
     def http_url(self) -> str | None:
-        """Where the gateway is reached, if there is one."""
+        """URL of the gateway, or None without a gateway."""
         return self._gateway.url if self._gateway is not None else None
 
     async def start(self) -> None:
-        """Start everything; returns before the workers are ready.
+        """Start all processes; return before the workers are ready.
 
         Raises:
             ClusterError: the NATS server or the gateway does not start.
@@ -96,18 +95,21 @@ class LocalCluster:
             await self._gateway.start()
 
     async def watch(self) -> None:
-        """Start again what ends unasked; runs until cancelled.
+        """Restart processes that end unexpectedly; run until cancelled.
 
         Raises:
-            ClusterError: something ended too often.
+            ClusterError: a process ended too often.
         """
         async with asyncio.TaskGroup() as tasks:
             for child in [self.nats.child, *self._controllers, *self._workers, *self._gateways]:
                 tasks.create_task(self._keep_running(child))
 
     async def stop(self) -> None:
-        """In this order: the gateway hears its answers to the end, workers finish their streams,
-        controllers follow them, and only then the server goes that carries all."""
+        """Stop all processes.
+
+        The order lets requests finish: the gateway drains while workers still answer, workers drain
+        while controllers still follow the requests, and the NATS server carries all messages.
+        """
         self._stopping = True
         worker, gateway = self._settings.worker, self._settings.gateway
         longest_ms = max(worker.drain_timeout_ms, gateway.drain_timeout_ms)
@@ -116,26 +118,26 @@ class LocalCluster:
             await asyncio.gather(*(child.stop(patience_s) for child in children))
 
     async def kill(self) -> None:
-        """End everything at once."""
+        """Kill all processes."""
         self._stopping = True
         children = [*self._gateways, *self._workers, *self._controllers, self.nats.child]
         await asyncio.gather(*(child.kill() for child in children if child.running))
 
     async def _keep_running(self, child: Child) -> None:
-        ends: deque[float] = deque()
+        exit_times: deque[float] = deque()
         while True:
             status = await child.wait()
             if self._stopping:
                 return
             if status == 0 and child in self._workers:
-                self._say(f"{child.name} was asked to end, and left")
+                self._print_status(f"{child.name} was drained")
                 return
-            ends.append(time.monotonic())
-            while ends[-1] - ends[0] > _RESTART_WINDOW_S:
-                ends.popleft()
-            if status == 2 or len(ends) > _MAX_RESTARTS:  # 2: its settings are wrong
+            exit_times.append(time.monotonic())
+            while exit_times[-1] - exit_times[0] > _RESTART_WINDOW_S:
+                exit_times.popleft()
+            if status == 2 or len(exit_times) > _MAX_RESTARTS:  # 2: invalid settings
                 raise ClusterError(f"{child.name} ended ({status}):\n{child.last_lines()}")
-            self._say(f"{child.name} ended ({status}); starting it again. Log: {child.log}")
+            self._print_status(f"{child.name} ended ({status}) and is restarted. Log: {child.log}")
             await asyncio.sleep(_RESTART_DELAY_S)
             if child is self.nats.child:
                 await self.nats.start()
@@ -152,15 +154,15 @@ class LocalCluster:
     def _child(
         self, kind: Literal["controller", "worker", "gateway"], name: str, arguments: Sequence[str]
     ) -> Child:
-        command = [our_program(kind), "--nats", self.nats.url, *arguments]
+        command = [program_path(kind), "--nats", self.nats.url, *arguments]
         if self._plan.config is not None:
             command += ["--config", str(self._plan.config.absolute())]
         log = self._plan.folder / "logs" / f"{name}.log"
         nats = self._plan.access.nats(self.nats.url, kind, name)
-        return Child(name, command, log, {**variables(nats), **self._environment()})
+        return Child(name, command, log, {**credential_variables(nats), **self._environment()})
 
     def _environment(self) -> dict[str, str]:
-        """Settings that this command changes for its children."""
+        """Settings that this command overrides for its child processes."""
         environment = {"CLUSTER__LOGGING__FORMAT": "json"}
         if self._plan.workers > 1:
             environment |= self._engines_environment()
@@ -169,8 +171,7 @@ class LocalCluster:
         return {**environment, **self._plan.environment}
 
     def _engines_environment(self) -> dict[str, str]:
-        """Of several workers, none of which knows of the others that it shares the cores with:
-        one engine each where nobody says otherwise."""
+        """Engine settings if several workers share the cores: one engine each unless configured."""
         engines = self._settings.worker.engines
         count = 1 if engines.count == "auto" else engines.count
         share = max(1, (os.cpu_count() or 1) // (self._plan.workers * count))

@@ -1,4 +1,4 @@
-"""The gateway of `cluster up`: its address, and when it listens."""
+"""The gateway process of `cluster up`."""
 
 import asyncio
 import contextlib
@@ -7,23 +7,46 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
+from shared.cli.local.addresses import local_address
 from shared.cli.local.child import Child
-from shared.cli.local.kept import local_address
 from shared.errors import ClusterError, SettingsError
 from shared.settings.gateway import GatewaySettings
 
 _START_LIMIT_S = 15.0
 _POLL_S = 0.05
 _READY = b'{"http_url"'
-_WRONG_SETTINGS = 2  # what our commands exit with
+_INVALID_SETTINGS = 2  # exit status of our commands
+
+
+def check_port(settings: GatewaySettings) -> None:
+    """Check that the gateway can listen on its port.
+
+    Raises:
+        SettingsError: another process listens there, or this machine does not have the address.
+    """
+    if not settings.port:
+        return
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the gateway does
+            probe.bind(address)
+    except OSError as error:
+        raise SettingsError(
+            f"the gateway cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
+            "Choose another port with --http-port, 0 for any free one"
+        ) from None
 
 
 class HttpGateway:
-    """A `gateway` on the host and port of its settings; for port 0 on one that is free now, and
-    stays its own when it is started again.
+    """A `gateway` process on the host and port of its settings.
+
+    For port 0 a free port is chosen once, and is used again after a restart.
 
     Args:
-        make_child: the process, with these arguments besides those of every child.
+        make_child: creates the process with these additional arguments.
     """
 
     def __init__(
@@ -36,38 +59,42 @@ class HttpGateway:
 
     @property
     def url(self) -> str:
-        """Where a process on this machine reaches it."""
+        """URL for processes on this machine."""
         return f"{self._scheme}://{local_address(self._host, self._port)}"
 
     async def start(self) -> None:
-        """Start it and wait until it listens.
+        """Start the gateway, and return when it listens.
 
         Raises:
-            SettingsError: it cannot run as it is set up; says why.
+            SettingsError: its settings are invalid, or its port is in use.
             ClusterError: it ended, or does not listen in time.
         """
         log = self.child.log
-        said_before = log.stat().st_size if log.exists() else 0
+        old_size = log.stat().st_size if log.exists() else 0
         await self.child.start()
         try:
             async with asyncio.timeout(_START_LIMIT_S):
-                while _READY not in log.read_bytes()[said_before:]:
+                while _READY not in log.read_bytes()[old_size:]:
                     if not self.child.running:
                         raise await self._failure()
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise ClusterError(f"the gateway does not start:\n{self.child.last_lines()}") from None
+            raise ClusterError(f"the gateway did not start:\n{self.child.last_lines()}") from None
 
     async def _failure(self) -> ClusterError:
         lines = self.child.last_lines()
-        if await self.child.wait() == _WRONG_SETTINGS:
+        if await self.child.wait() == _INVALID_SETTINGS:
             with contextlib.suppress(orjson.JSONDecodeError, LookupError, TypeError):
                 return SettingsError(orjson.loads(lines.splitlines()[-1])["error"]["message"])
         return ClusterError(f"the gateway ended:\n{lines}")
 
 
 def _free_port(host: str) -> int:
-    """Raises SettingsError when this machine has no such address."""
+    """Return a free port.
+
+    Raises:
+        SettingsError: this machine does not have the address `host`.
+    """
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,8 +1,8 @@
-"""Runs a program that does not know our parent pipe, and ends it when the parent is gone.
+"""Runs a program, and ends it when the parent process is gone (standard input closes).
 
     python -m shared.cli.local.lifeline PROGRAM [ARGUMENT ...]
 
-Only the standard library is imported: this process lives as long as the program.
+Imports only the standard library, because this process lives as long as the program.
 """
 
 import os

@@ -1,28 +1,28 @@
-"""The model that a cluster on this machine serves."""
+"""The model of a cluster on this machine."""
 
 import subprocess
 from typing import Any
 
-from shared.cli.local.programs import our_program
+from shared.cli.local.programs import program_path
 from shared.errors import ModelError
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
 
 
 def model_flags(model: str | None) -> dict[str, Any]:
-    """The settings that `--model` stands for."""
+    """Return the settings of the option `--model`."""
     if model is None:
         return {}
     return {"skills": {"chat": [model]}, "worker": {"models": [model]}}
 
 
 def fetch_demo_model(settings: ClusterSettings) -> None:
-    """Fetch it in the foreground, with its progress bar, before several workers need it.
+    """Download the demo model with a progress bar, before several workers need it.
 
     Raises:
-        ModelError: it could not be fetched; why is on stderr.
+        ModelError: the download failed; the reason is on stderr.
     """
     if DEMO_MODEL in settings.pre_warmed_models and DEMO_MODEL not in settings.models:
-        command = [our_program("worker"), "--fetch", DEMO_MODEL]
+        command = [program_path("worker"), "--fetch", DEMO_MODEL]
         if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
-            raise ModelError("the demo model is not there; see above")
+            raise ModelError("the demo model could not be downloaded; see above")

@@ -1,8 +1,9 @@
-"""The embedded NATS server: its configuration, and the port it got."""
+"""The NATS server of `cluster up`: its configuration, process and port."""
 
 import asyncio
 import contextlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -12,9 +13,9 @@ from typing import Any
 import psutil
 
 from shared.access.server_config import sizes
+from shared.cli.local.addresses import local_address
 from shared.cli.local.child import Child
-from shared.cli.local.kept import local_address
-from shared.cli.local.programs import nats_server
+from shared.cli.local.programs import nats_server_path
 from shared.errors import ClusterError, SettingsError
 from shared.python_module import python_module
 
@@ -24,13 +25,13 @@ _NO_STORE = re.compile(r"Can't start JetStream: (.*)")
 
 
 class NatsServer:
-    """A nats-server with JetStream, its store kept in `folder`.
+    """A nats-server with JetStream that stores its data in `folder`.
 
     Args:
-        access: its settings that say who may take part.
+        access: server settings that control access.
 
     Attributes:
-        port: the one it listens on; known after `start`.
+        port: the port on which the server listens; 0 before `start` if any free port was asked for.
     """
 
     def __init__(self, folder: Path, host: str, port: int, access: Mapping[str, Any]) -> None:
@@ -43,23 +44,23 @@ class NatsServer:
         wrapper = python_module("shared.cli.local.lifeline")
         self.child = Child(
             "nats",
-            [*wrapper, nats_server(), "--config", str(self._config)],
+            [*wrapper, nats_server_path(), "--config", str(self._config)],
             folder / "logs" / "nats.log",
             {},
         )
 
     @property
     def url(self) -> str:
-        """Where a process on this machine reaches it."""
+        """URL for processes on this machine."""
         return f"nats://{local_address(self._host, self.port)}"
 
     async def start(self) -> None:
-        """Start it and wait until it listens.
+        """Start the server, and return when it listens.
 
         Raises:
-            ClusterError: it ended, for example because the port is in use.
+            ClusterError: the server ended, for example because the port is in use.
         """
-        self._end_leftover()
+        self._kill_orphan()
         shutil.rmtree(self._ports, ignore_errors=True)
         self._ports.mkdir(parents=True)
         self._write_config()
@@ -71,11 +72,11 @@ class NatsServer:
                         raise self._failure()
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise ClusterError(f"the NATS server does not start:\n{self._tail()}") from None
-        self.port = listening  # kept for a restart
+            raise ClusterError(f"the NATS server did not start:\n{self._tail()}") from None
+        self.port = listening  # used again after a restart
 
-    def _end_leftover(self) -> None:
-        """End a server of ours whose wrapper was killed: it still has the port."""
+    def _kill_orphan(self) -> None:
+        """Kill an earlier server whose wrapper was killed, because it still holds the port."""
         for file in self._ports.glob("nats-server_*.ports"):
             with contextlib.suppress(ValueError, psutil.Error):
                 process = psutil.Process(int(file.stem.removeprefix("nats-server_")))
@@ -93,7 +94,9 @@ class NatsServer:
             **self._access,
         }
         self._config.touch(mode=0o600)
-        self._config.write_text(json.dumps(config, indent=2))
+        # The server reads UTF-8, but not the \\u escapes of JSON.
+        text = json.dumps(config, indent=2, ensure_ascii=False)
+        self._config.write_bytes(os.fsencode(text))
 
     def _listening_port(self) -> int | None:
         for file in self._ports.glob("*.ports"):
@@ -106,7 +109,7 @@ class NatsServer:
         tail = self._tail()
         if "address already in use" in tail:
             return SettingsError(
-                f"port {self.port} is in use. Is a cluster up already (see `cluster status`)? "
+                f"port {self.port} is in use. Does a cluster already run (see `cluster status`)? "
                 "Choose another port with --nats-port, 0 for any free one"
             )
         if "cannot assign requested address" in tail or "can't assign requested address" in tail:
@@ -115,7 +118,7 @@ class NatsServer:
             return SettingsError(f"--listen {self._host}: no such host")
         if (found := _NO_STORE.search(tail)) is not None:
             return SettingsError(
-                f"the NATS server cannot keep anything in {self._folder / 'jetstream'}: {found[1]}"
+                f"the NATS server cannot store data in {self._folder / 'jetstream'}: {found[1]}"
             )
         return ClusterError(f"the NATS server ended:\n{tail}")
 

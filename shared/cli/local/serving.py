@@ -1,4 +1,4 @@
-"""A cluster on this machine while it serves: ready, watched, and left when asked."""
+"""Waiting for a local cluster to be ready, and supervising it while work runs."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ _POLL_S = 0.1
 async def wait_until_ready(
     cluster: Cluster, workers: Collection[str], show: Callable[[ClusterHealth], None]
 ) -> ClusterHealth:
-    """The health of the cluster once all these workers are ready.
+    """Return the health of the cluster once all these workers are ready.
 
     Args:
-        show: called with each health meanwhile.
+        show: called with the health at each poll.
 
     Raises:
         ModelError: a model could not be loaded.
@@ -32,18 +32,18 @@ async def wait_until_ready(
         with contextlib.suppress(Unavailable):
             health = await cluster.health()
             show(health)
-            _refuse_failed_models(health)
+            _raise_failed_model(health)
             ready = {str(worker.id) for worker in health.workers if worker.state == "ready"}
             if ready.issuperset(workers):
                 return health
 
 
-async def while_watched(local: LocalCluster, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; what ends meanwhile is started again.
+async def run_supervised(local: LocalCluster, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`; restart processes that end meanwhile.
 
     Raises:
-        ClusterError: something ended too often; `work` is cancelled then.
-        Exception: what `work` raises, and of a group the first.
+        ClusterError: a process ended too often; `work` is cancelled then.
+        Exception: what `work` raises; of an exception group the first.
     """
     watch, working = asyncio.create_task(local.watch()), asyncio.create_task(work)
     try:
@@ -53,27 +53,29 @@ async def while_watched(local: LocalCluster, work: Coroutine[Any, Any, T]) -> T:
                 _raise_first(task.exception())
         return working.result()
     finally:
-        await _end(watch, working)
+        await _cancel(watch, working)
 
 
-async def unless_asked(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`; None when a stop was requested before. Then it was cancelled, and has
-    cleaned up."""
-    asked, working = asyncio.create_task(stop.wait()), asyncio.create_task(work)
+async def run_until_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of `work`, or None if a stop was requested first.
+
+    After a stop request `work` is cancelled and awaited.
+    """
+    stopped, working = asyncio.create_task(stop.wait()), asyncio.create_task(work)
     try:
-        await asyncio.wait((asked, working), return_when=asyncio.FIRST_COMPLETED)
-        return None if asked.done() else working.result()
+        await asyncio.wait((stopped, working), return_when=asyncio.FIRST_COMPLETED)
+        return None if stopped.done() else working.result()
     finally:
-        await _end(asked, working)
+        await _cancel(stopped, working)
 
 
-async def _end(*tasks: "asyncio.Task[Any]") -> None:
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _refuse_failed_models(health: ClusterHealth) -> None:
+def _raise_failed_model(health: ClusterHealth) -> None:
     for worker in health.workers:
         for model in worker.models:
             if model.state == "failed":
@@ -81,7 +83,7 @@ def _refuse_failed_models(health: ClusterHealth) -> None:
 
 
 def _raise_first(error: BaseException | None) -> None:
-    """Raise the first real error of a task group's."""
+    """Raise an error; of an exception group the first error that is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if error is not None:

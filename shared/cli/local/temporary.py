@@ -1,10 +1,10 @@
-"""A cluster on this machine for one piece of work."""
+"""A temporary cluster on this machine for one piece of work."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from shared.cli.local.cluster import LocalCluster, LocalPlan
-from shared.cli.local.serving import wait_until_ready, while_watched
+from shared.cli.local.serving import run_supervised, wait_until_ready
 from shared.client import Cluster, connect
 from shared.messages.health import ClusterHealth
 from shared.settings import ClusterSettings
@@ -12,27 +12,27 @@ from shared.settings import ClusterSettings
 T = TypeVar("T")
 
 
-async def in_cluster(
+async def run_in_cluster(
     plan: LocalPlan,
     settings: ClusterSettings,
     work: Callable[[Cluster, ClusterHealth], Awaitable[T]],
     *,
     show: Callable[[ClusterHealth], None],
-    say: Callable[[str], None],
+    print_status: Callable[[str], None],
 ) -> T:
-    """Start a cluster, `work` in it once all its workers are ready, and stop it.
+    """Start a cluster, run `work` once all its workers are ready, and stop the cluster.
 
-    Whatever goes wrong, and when this is cancelled, all processes have ended afterwards.
+    All processes have ended when this returns, raises, or is cancelled.
 
     Args:
-        show: called with each health until the workers are ready.
-        say: told of processes that are started again.
+        show: called with the health until the workers are ready.
+        print_status: called with a line when a process is restarted.
 
     Raises:
-        ClusterError: the cluster does not start, or something of it ended too often.
+        ClusterError: the cluster does not start, or a process ended too often.
         Exception: what `work` raises.
     """
-    local = LocalCluster(plan, settings, say)
+    local = LocalCluster(plan, settings, print_status)
 
     async def connected() -> T:
         async with connect(local.client) as cluster:
@@ -40,8 +40,8 @@ async def in_cluster(
 
     try:
         await local.start()
-        result = await while_watched(local, connected())
+        result = await run_supervised(local, connected())
         await local.stop()
         return result
     finally:
-        await local.kill()  # nothing is left to it where all has stopped
+        await local.kill()  # does nothing after stop()

@@ -1,1 +1,1 @@
-"""Commands of ours that launchd or systemd keeps running."""
+"""Services of launchd or systemd that run our commands."""

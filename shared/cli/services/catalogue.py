@@ -1,4 +1,4 @@
-"""Which services there are, and what each needs."""
+"""The services that can be installed, and what each needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from shared.errors import SettingsError
 from shared.settings import ClusterSettings
 
 _STOP_MARGIN_S = 15
-"""Beyond the time that streams have to end."""
+"""Added to the drain timeout."""
 _LOG_FILE = "CLUSTER__LOGGING__FILE"
 _NATS_LOG_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a service is to run.
+class ServiceContext:
+    """Paths and account for a service.
 
     Attributes:
-        program: the path of a program by its name.
-        folder: where it is started; settings name files from there.
+        program: returns the path of a program.
+        folder: working directory; relative paths in the settings start there.
         config: the settings file, if any.
         environment: as `SystemService.environment`.
-        logs: where logs go that nobody else keeps; None where the system keeps them.
-        data, caches: folders of this user's for this project, and for models.
+        logs: folder of log files; None if the supervisor stores the logs.
+        data, caches: folders of the user for this project and for models.
     """
 
     account: Account
@@ -38,79 +38,84 @@ class Place:
     caches: tuple[Path, ...]
 
 
-OURS = ("worker", "controller", "gateway")
+PROGRAMS = ("worker", "controller", "gateway")
 MAC_ONLY = ("awake", "wired-limit")
 SERVICES: Mapping[str, str] = {
     "nats": "the NATS server, with the folder of `cluster auth init`",
     "controller": "`controller`",
     "gateway": "`gateway`",
     "worker": "`worker`",
-    "awake": "keeps a Mac from sleeping, also while nobody asks for anything",
-    "wired-limit": "how many MB a Mac's GPU may wire, set at each start (needs --system)",
+    "awake": "keeps a Mac awake, also without requests",
+    "wired-limit": "sets how many MB the GPU of a Mac may wire, at each start (needs --system)",
 }
 
 
-def nats_service(place: Place, server_folder: Path) -> SystemService:
-    """
+def nats_service(context: ServiceContext, server_folder: Path) -> SystemService:
+    """Return the service of the NATS server.
+
     Args:
-        server_folder: with the configuration, and where it keeps what it has to keep.
+        server_folder: has the configuration, and receives the data of the server.
     """
-    own_log = place.logs / "nats.log" if place.logs is not None else None
-    log = ["--log", str(own_log), "--log_size_limit", str(_NATS_LOG_BYTES)] if own_log else []
+    self_rotated_log = context.logs / "nats.log" if context.logs is not None else None
+    log = (
+        ["--log", str(self_rotated_log), "--log_size_limit", str(_NATS_LOG_BYTES)]
+        if self_rotated_log
+        else []
+    )
     return SystemService(
         name="nats",
         description="NATS server of an MLX inference cluster",
-        command=(place.program("nats-server"), "--config", CONFIG_NAME, *log),
-        account=place.account,
+        command=(context.program("nats-server"), "--config", CONFIG_NAME, *log),
+        account=context.account,
         folder=server_folder,
-        own_log=own_log,
-        errors=_errors(place, "nats"),
-        writes=(server_folder,),
+        self_rotated_log=self_rotated_log,
+        stderr_file=_stderr_file(context, "nats"),
+        writable_folders=(server_folder,),
     )
 
 
-def our_service(
-    name: str, place: Place, settings: ClusterSettings, arguments: Sequence[str]
+def program_service(
+    name: str, context: ServiceContext, settings: ClusterSettings, arguments: Sequence[str]
 ) -> SystemService:
-    """A service of `OURS`.
+    """Return the service of a command in `PROGRAMS`.
 
     Raises:
-        SettingsError: an argument holds a secret.
+        SettingsError: an argument contains a secret.
     """
     _refuse_secrets(name, arguments)
-    config = ("--config", str(place.config)) if place.config is not None else ()
-    environment = dict(place.environment)
-    log = place.logs / f"{name}.log" if place.logs is not None else None
+    config = ("--config", str(context.config)) if context.config is not None else ()
+    environment = dict(context.environment)
+    log = context.logs / f"{name}.log" if context.logs is not None else None
     if log is not None:
         environment[_LOG_FILE] = str(log)
     disk = settings.worker.kv_cache.disk_path
-    writes = (place.data, *place.caches, *([Path(disk).expanduser()] if disk else []))
+    writes = (context.data, *context.caches, *([Path(disk).expanduser()] if disk else []))
     return SystemService(
         name=name,
         description=f"{name.capitalize()} of an MLX inference cluster",
-        command=(place.program(name), *config, *arguments),
-        account=place.account,
-        folder=place.folder,
+        command=(context.program(name), *config, *arguments),
+        account=context.account,
+        folder=context.folder,
         environment=environment,
         stop_s=_stop_s(name, settings),
         log=log,
-        errors=_errors(place, name),
-        writes=writes,
+        stderr_file=_stderr_file(context, name),
+        writable_folders=writes,
     )
 
 
-def awake_service(place: Place) -> SystemService:
+def awake_service(context: ServiceContext) -> SystemService:
     return SystemService(
         name="awake",
         description="Keeps this Mac from sleeping while it serves",
         command=("/usr/bin/caffeinate", "-is"),
-        account=place.account,
-        folder=place.account.home,
+        account=context.account,
+        folder=context.account.home,
         interactive=False,
     )
 
 
-def wired_limit_service(place: Place, megabytes: int) -> SystemService:
+def wired_limit_service(context: ServiceContext, megabytes: int) -> SystemService:
     root = Account("root", 0, "wheel", Path("/var/root"))
     return SystemService(
         name="wired-limit",
@@ -118,7 +123,7 @@ def wired_limit_service(place: Place, megabytes: int) -> SystemService:
         command=("/usr/sbin/sysctl", f"iogpu.wired_limit_mb={megabytes}"),
         account=root,
         folder=Path("/"),
-        stays=False,
+        restart=False,
         interactive=False,
     )
 
@@ -131,14 +136,14 @@ def _stop_s(name: str, settings: ClusterSettings) -> int:
     return -(-drain_ms // 1000) + _STOP_MARGIN_S
 
 
-def _errors(place: Place, name: str) -> Path | None:
-    return place.logs / f"{name}.err" if place.logs is not None else None
+def _stderr_file(context: ServiceContext, name: str) -> Path | None:
+    return context.logs / f"{name}.err" if context.logs is not None else None
 
 
 def _refuse_secrets(name: str, arguments: Sequence[str]) -> None:
     for argument in arguments:
         if argument.startswith("--token") or ("://" in argument and "@" in argument):
             raise SettingsError(
-                "a service's file is no place for a secret, others can read it: "
-                f"`{name} join` keeps one, or `nats.token` in a settings file for your eyes only"
+                "other users can read a service file, so it must not contain a secret. Use "
+                f"`{name} join`, or `nats.token` in a settings file that only you can read"
             )

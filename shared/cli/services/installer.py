@@ -1,4 +1,4 @@
-"""Puts services where the supervisor finds them, and takes them away without a trace."""
+"""Installation and removal of services."""
 
 import os
 import shlex
@@ -16,15 +16,15 @@ _POLL_S = 0.5
 
 
 def install(service: SystemService, level: Level, supervisor: Supervisor) -> Path:
-    """Write its file, and have it started; returns the file.
+    """Write the service file, and start the service. Return the path of the file.
 
     Raises:
-        SettingsError: it cannot be written, or not be started. What was written stays.
+        SettingsError: the file cannot be written, or the service does not start; the file stays.
     """
-    path = supervisor.file(service.account, service.label, level)
-    content = supervisor.content(service, level)
+    path = supervisor.unit_path(service.account, service.label, level)
+    content = supervisor.unit_content(service, level)
     try:
-        for folder in _needed_folders(service):
+        for folder in _required_folders(service):
             _make_folder(folder, service.account)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -32,7 +32,7 @@ def install(service: SystemService, level: Level, supervisor: Supervisor) -> Pat
     except OSError as error:
         raise SettingsError(f"{error.filename}: {error.strerror}") from None
     try:
-        _carry_out(supervisor.load(service, level), supervisor)
+        _run_all(supervisor.start_commands(service, level), supervisor)
     except SettingsError as error:
         raise SettingsError(
             f"{path} is written, but the service does not run: {error.message}"
@@ -43,29 +43,29 @@ def install(service: SystemService, level: Level, supervisor: Supervisor) -> Pat
 def uninstall(
     name: str, account: Account, level: Level, supervisor: Supervisor, logs: Path | None
 ) -> bool:
-    """End a service, remove its file and what it said; False where there is none.
+    """Stop a service, and delete its file and logs; return False if it is not installed.
 
     Args:
-        logs: the folder of what services say, where the supervisor does not keep it.
+        logs: the folder of service logs; None if the supervisor stores them.
 
     Raises:
-        SettingsError: it cannot be ended or removed.
+        SettingsError: the service cannot be stopped, or its files cannot be deleted.
     """
     label = label_of(name)
-    path = supervisor.file(account, label, level)
+    path = supervisor.unit_path(account, label, level)
     if not path.exists():
         return False
-    there = shutil.which(supervisor.tool) is not None  # else nothing runs
-    if there:
-        _carry_out(supervisor.unload(account, label, level), supervisor)
+    has_tool = shutil.which(supervisor.tool) is not None  # without the tool no service runs
+    if has_tool:
+        _run_all(supervisor.stop_commands(account, label, level), supervisor)
     try:
         path.unlink()
         if logs is not None and logs.is_dir():
             _remove_logs(logs, name)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
-    if there:
-        _carry_out(supervisor.forget(label, level), supervisor)
+    if has_tool:
+        _run_all(supervisor.cleanup_commands(label, level), supervisor)
     return True
 
 
@@ -77,44 +77,46 @@ def _remove_logs(folder: Path, name: str) -> None:
         folder.rmdir()
 
 
-def _needed_folders(service: SystemService) -> Sequence[Path]:
-    kept = [path.parent for path in (service.log, service.own_log, service.errors) if path]
-    return [*kept, *service.writes]
+def _required_folders(service: SystemService) -> Sequence[Path]:
+    log_folders = [
+        path.parent for path in (service.log, service.self_rotated_log, service.stderr_file) if path
+    ]
+    return [*log_folders, *service.writable_folders]
 
 
 def _make_folder(folder: Path, account: Account) -> None:
-    """With the folders above it that are missing; all of them the account's."""
+    """Create a folder with its missing parents, all owned by the account."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            shutil.chown(each, account.number)
+            shutil.chown(each, account.uid)
 
 
-def _carry_out(orders: Sequence[ServiceCommand], supervisor: Supervisor) -> None:
+def _run_all(commands: Sequence[ServiceCommand], supervisor: Supervisor) -> None:
     if shutil.which(supervisor.tool) is None:
-        todo = [shlex.join(order.command) for order in orders if not order.until_it_fails]
+        to_run = [shlex.join(each.command) for each in commands if not each.retry_until_fails_s]
         raise SettingsError(
-            f"{supervisor.tool} is not there; where {supervisor.name} runs: {'; '.join(todo)}"
+            f"{supervisor.tool} is missing; where {supervisor.name} runs: {'; '.join(to_run)}"
         )
-    for order in orders:
-        deadline = time.monotonic() + order.until_it_fails
-        while not (done := _run(order)) and time.monotonic() < deadline:
+    for command in commands:
+        deadline = time.monotonic() + command.retry_until_fails_s
+        while not (done := _run(command)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         if not done:
-            raise SettingsError(f"{shlex.join(order.command)}: it has not ended yet")
+            raise SettingsError(f"{shlex.join(command.command)}: the service has not ended yet")
 
 
-def _run(order: ServiceCommand) -> bool:
-    """Whether that is done.
+def _run(command: ServiceCommand) -> bool:
+    """Run a command; return whether it is done.
 
     Raises:
-        SettingsError: the supervisor refuses.
+        SettingsError: the command failed.
     """
-    told = subprocess.run(order.command, capture_output=True, text=True, check=False)
-    if order.until_it_fails:
-        return told.returncode != 0
-    if told.returncode != 0 and not order.may_fail:
-        why = (told.stderr or told.stdout).strip() or f"exit status {told.returncode}"
-        raise SettingsError(f"{shlex.join(order.command)}: {why}")
+    result = subprocess.run(command.command, capture_output=True, text=True, check=False)
+    if command.retry_until_fails_s:
+        return result.returncode != 0
+    if result.returncode != 0 and not command.may_fail:
+        reason = (result.stderr or result.stdout).strip() or f"exit status {result.returncode}"
+        raise SettingsError(f"{shlex.join(command.command)}: {reason}")
     return True

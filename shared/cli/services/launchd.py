@@ -1,4 +1,4 @@
-"""Services as launchd keeps them: property lists, and the lines of newsyslog for their logs.
+"""launchd services: property lists, and newsyslog lines for their logs.
 
 See launchd.plist(5), newsyslog.conf(5).
 """
@@ -10,23 +10,23 @@ from typing import Any
 from shared.cli.services.service import Level, SystemService
 
 _PAUSE_S = 30
-"""Between two starts, at least. It cannot tell wrong settings, with which no start helps, from
-anything else: so one that ends at once is tried twice a minute, and one that ran longer at once."""
+"""Minimum time between two starts. launchd cannot recognize invalid settings, which no restart
+repairs: a service that ends at once is started twice a minute, one that ran longer at once."""
 _FILES = 8192
-"""launchd gives 256."""
-_KEPT_LOGS = 5
+"""The default of launchd is 256."""
+_LOG_COUNT = 5
 _LOG_KB = 10_240
 
 
 def property_list(service: SystemService, level: Level) -> bytes:
-    """What launchd is given."""
+    """Return the property list of a service."""
     values: dict[str, Any] = {
         "Label": service.label,
         "ProgramArguments": list(service.command),
         "WorkingDirectory": str(service.folder),
         "RunAtLoad": True,
-        # Interactive: launchd throttles neither processor nor disk. With any other type, none at
-        # all included, it does, and every token passes through these processes.
+        # Interactive: launchd throttles neither CPU nor disk. It does with any other type and
+        # without a type, and every token passes through these processes.
         "ProcessType": "Interactive" if service.interactive else "Background",
     }
     environment = dict(service.environment)
@@ -35,29 +35,29 @@ def property_list(service: SystemService, level: Level) -> bytes:
         environment = {"HOME": str(service.account.home), **environment}
     if environment:
         values["EnvironmentVariables"] = environment
-    if service.stays:
+    if service.restart:
         values["KeepAlive"] = {
             "SuccessfulExit": False
-        }  # who drained, or was asked to end, stays away
+        }  # a service that drained or was stopped is not restarted
         values["ThrottleInterval"] = _PAUSE_S
         values["ExitTimeOut"] = service.stop_s
         values["SoftResourceLimits"] = {"NumberOfFiles": _FILES}
         values["HardResourceLimits"] = {"NumberOfFiles": _FILES}
-    if service.errors is not None:
-        values["StandardOutPath"] = values["StandardErrorPath"] = str(service.errors)
+    if service.stderr_file is not None:
+        values["StandardOutPath"] = values["StandardErrorPath"] = str(service.stderr_file)
         values["Umask"] = 0o077
     return plistlib.dumps(values, sort_keys=False)
 
 
 def log_rotation(service: SystemService) -> str | None:
-    """The line for newsyslog; None for a service whose log needs none."""
+    """Return the line for newsyslog; None if the service has no log to rotate."""
     if service.log is None:
         return None
     owner = f"{service.account.name}:{service.account.group}"
-    # J: packed. N: nobody is told; the log is begun anew by who writes it.
+    # J: compressed. N: no process is signalled; the service reopens the log itself.
     return (
         "# logfilename  owner:group  mode  count  size(KB)  when  flags\n"
-        f"{service.log}  {owner}  600  {_KEPT_LOGS}  {_LOG_KB}  *  JN\n"
+        f"{service.log}  {owner}  600  {_LOG_COUNT}  {_LOG_KB}  *  JN\n"
     )
 
 

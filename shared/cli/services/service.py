@@ -1,4 +1,4 @@
-"""What a service is, whoever keeps it running."""
+"""A service, independent of its supervisor."""
 
 import grp
 import os
@@ -11,32 +11,32 @@ from typing import Literal, Self
 from shared.errors import SettingsError
 
 Level = Literal["user", "system"]
-"""Of a user, and there while that user is logged in; or of the machine, from its start on."""
+"""user: runs while the user is logged in. system: runs from the start of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """As whom a service runs."""
+    """The user account that a service runs as."""
 
     name: str
-    number: int
+    uid: int
     group: str
     home: Path
 
     @classmethod
-    def here(cls) -> Self:
-        """Who asks; behind `sudo` who asked it.
+    def current(cls) -> Self:
+        """Return the account of this process; under `sudo` the account that called sudo.
 
         Raises:
-            SettingsError: the system knows no such user.
+            SettingsError: the system has no such user.
         """
-        asked = os.environ.get("SUDO_USER") if os.geteuid() == 0 else None
+        sudo_user = os.environ.get("SUDO_USER") if os.geteuid() == 0 else None
         try:
-            entry = pwd.getpwnam(asked) if asked else pwd.getpwuid(os.getuid())
+            entry = pwd.getpwnam(sudo_user) if sudo_user else pwd.getpwuid(os.getuid())
             group = grp.getgrgid(entry.pw_gid).gr_name
         except KeyError:
-            raise SettingsError(f"this system knows no user {asked or os.getuid()}") from None
-        home = Path(entry.pw_dir) if asked else Path.home()
+            raise SettingsError(f"this system has no user {sudo_user or os.getuid()}") from None
+        home = Path(entry.pw_dir) if sudo_user else Path.home()
         return cls(entry.pw_name, entry.pw_uid, group, home)
 
 
@@ -44,15 +44,15 @@ class Account:
 class SystemService:
     """
     Attributes:
-        folder: where it is started.
-        environment: beside what the system gives it; no secrets, others can read it.
-        stop_s: how long it may take to end when it is asked to.
-        log: a file of lines that is begun anew when it is renamed; None where it writes none.
-        own_log: the file of a program that rotates it by itself.
-        errors: what it says before it has a log, and what ends it.
-        writes: folders that it writes to.
-        stays: it is started again when it ended with an error; False for what is done once.
-        interactive: somebody waits for what it does.
+        folder: working directory.
+        environment: additional variables; no secrets, because other users can read them.
+        stop_s: time that the service may take to stop.
+        log: log file, which the service reopens after a rename; None without one.
+        self_rotated_log: log file of a program that rotates it itself.
+        stderr_file: stdout and stderr: output before the log is open, and crashes.
+        writable_folders: folders that the service writes to.
+        restart: whether the service is restarted after an error; False for a one-time command.
+        interactive: whether users wait for what the service does.
     """
 
     name: str
@@ -63,10 +63,10 @@ class SystemService:
     environment: Mapping[str, str] = field(default_factory=dict)
     stop_s: int = 15
     log: Path | None = None
-    own_log: Path | None = None
-    errors: Path | None = None
-    writes: tuple[Path, ...] = ()
-    stays: bool = True
+    self_rotated_log: Path | None = None
+    stderr_file: Path | None = None
+    writable_folders: tuple[Path, ...] = ()
+    restart: bool = True
     interactive: bool = True
 
     @property
@@ -75,5 +75,5 @@ class SystemService:
 
 
 def label_of(name: str) -> str:
-    """What its supervisor calls a service."""
+    """Return the name under which the supervisor knows a service."""
     return f"mlx-nats-cluster.{name}"

@@ -1,4 +1,4 @@
-"""Who keeps services running here, and what it is told."""
+"""The supervisors launchd and systemd: paths of service files, and commands."""
 
 import os
 import sys
@@ -18,83 +18,86 @@ class ServiceCommand:
     """A command for the supervisor.
 
     Attributes:
-        may_fail: it does where there is nothing to do.
-        until_it_fails: ask again until it says that there is nothing, for so many seconds.
+        may_fail: whether a failure is ignored, because there may be nothing to do.
+        retry_until_fails_s: repeat the command until it fails, for at most so many seconds.
     """
 
     command: tuple[str, ...]
     may_fail: bool = False
-    until_it_fails: float = 0.0
+    retry_until_fails_s: float = 0.0
 
 
 class Supervisor(Protocol):
     name: SupervisorName
     tool: str
 
-    def file(self, account: Account, label: str, level: Level) -> Path: ...
+    def unit_path(self, account: Account, label: str, level: Level) -> Path: ...
 
-    def content(self, service: SystemService, level: Level) -> bytes: ...
+    def unit_content(self, service: SystemService, level: Level) -> bytes: ...
 
-    def load(self, service: SystemService, level: Level) -> list[ServiceCommand]:
-        """Start it, now and later; in place of the one that runs, if one does."""
+    def start_commands(self, service: SystemService, level: Level) -> list[ServiceCommand]:
+        """Return commands that enable a service and start or restart it."""
 
-    def unload(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
-        """End it, and do not start it again."""
+    def stop_commands(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
+        """Return commands that stop and disable a service."""
 
-    def forget(self, label: str, level: Level) -> list[ServiceCommand]:
-        """When its file is gone."""
+    def cleanup_commands(self, label: str, level: Level) -> list[ServiceCommand]:
+        """Return commands to run after the service file was deleted."""
 
-    def look(self, account: Account, label: str, level: Level) -> str:
-        """The command with which a person sees how it is."""
+    def status_command(self, account: Account, label: str, level: Level) -> str:
+        """Return the command that shows the status of a service."""
 
-    def listen(self, service: SystemService, level: Level) -> str:
-        """Where a person reads what it says."""
+    def log_hint(self, service: SystemService, level: Level) -> str:
+        """Return where the logs of a service are: files, or a command."""
 
 
 class Launchd:
     name: SupervisorName = "launchd"
     tool = "launchctl"
 
-    def file(self, account: Account, label: str, level: Level) -> Path:
+    def unit_path(self, account: Account, label: str, level: Level) -> Path:
         daemons, agents = Path("/Library/LaunchDaemons"), account.home / "Library/LaunchAgents"
         return (daemons if level == "system" else agents) / f"{label}.plist"
 
-    def content(self, service: SystemService, level: Level) -> bytes:
+    def unit_content(self, service: SystemService, level: Level) -> bytes:
         return property_list(service, level)
 
-    def load(self, service: SystemService, level: Level) -> list[ServiceCommand]:
+    def start_commands(self, service: SystemService, level: Level) -> list[ServiceCommand]:
         account, label = service.account, service.label
         domain, target = self._domain(account, level), self._target(account, label, level)
         return [
             *self._stop(target, service.stop_s),
             ServiceCommand((self.tool, "enable", target)),
-            ServiceCommand((self.tool, "bootstrap", domain, str(self.file(account, label, level)))),
+            ServiceCommand(
+                (self.tool, "bootstrap", domain, str(self.unit_path(account, label, level)))
+            ),
         ]
 
-    def unload(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
+    def stop_commands(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
         return self._stop(self._target(account, label, level), _LONGEST_STOP_S)
 
-    def forget(self, label: str, level: Level) -> list[ServiceCommand]:
+    def cleanup_commands(self, label: str, level: Level) -> list[ServiceCommand]:
         return []
 
-    def look(self, account: Account, label: str, level: Level) -> str:
+    def status_command(self, account: Account, label: str, level: Level) -> str:
         return f"{self.tool} print {self._target(account, label, level)}"
 
-    def listen(self, service: SystemService, level: Level) -> str:
-        log = service.log or service.own_log
+    def log_hint(self, service: SystemService, level: Level) -> str:
+        log = service.log or service.self_rotated_log
         return (
-            ", ".join(str(path) for path in (log, service.errors) if path is not None) or "nothing"
+            ", ".join(str(path) for path in (log, service.stderr_file) if path is not None)
+            or "nothing"
         )
 
     def _stop(self, target: str, stop_s: float) -> list[ServiceCommand]:
-        """It is asked to end, and has only ended when launchd does not know it any more."""
+        """Return commands that stop a service; it has ended when launchd no longer lists it."""
         return [
             ServiceCommand((self.tool, "bootout", target), may_fail=True),
-            ServiceCommand((self.tool, "print", target), until_it_fails=stop_s + _SLACK_S),
+            ServiceCommand((self.tool, "print", target), retry_until_fails_s=stop_s + _SLACK_S),
         ]
 
     def _domain(self, account: Account, level: Level) -> str:
-        return "system" if level == "system" else f"gui/{account.number}"
+        return "system" if level == "system" else f"gui/{account.uid}"
 
     def _target(self, account: Account, label: str, level: Level) -> str:
         return f"{self._domain(account, level)}/{label}"
@@ -107,42 +110,42 @@ class Systemd:
     def __init__(self, user_config: Path | None = None) -> None:
         """
         Args:
-            user_config: where it looks for a user's units, unless below the home.
+            user_config: configuration folder of the user; None for ~/.config.
         """
         self._user_config = user_config
 
-    def file(self, account: Account, label: str, level: Level) -> Path:
+    def unit_path(self, account: Account, label: str, level: Level) -> Path:
         own = (self._user_config or account.home / ".config") / "systemd/user"
         return (Path("/etc/systemd/system") if level == "system" else own) / _unit_name(label)
 
-    def content(self, service: SystemService, level: Level) -> bytes:
+    def unit_content(self, service: SystemService, level: Level) -> bytes:
         return unit(service, level).encode()
 
-    def load(self, service: SystemService, level: Level) -> list[ServiceCommand]:
+    def start_commands(self, service: SystemService, level: Level) -> list[ServiceCommand]:
         name = _unit_name(service.label)
         return [
-            self._order(level, "daemon-reload"),
-            self._order(level, "enable", name),
-            self._order(level, "restart", name),
+            self._systemctl(level, "daemon-reload"),
+            self._systemctl(level, "enable", name),
+            self._systemctl(level, "restart", name),
         ]
 
-    def unload(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
-        return [self._order(level, "disable", "--now", _unit_name(label), may_fail=True)]
+    def stop_commands(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
+        return [self._systemctl(level, "disable", "--now", _unit_name(label), may_fail=True)]
 
-    def forget(self, label: str, level: Level) -> list[ServiceCommand]:
+    def cleanup_commands(self, label: str, level: Level) -> list[ServiceCommand]:
         return [
-            self._order(level, "daemon-reload", may_fail=True),
-            self._order(level, "reset-failed", _unit_name(label), may_fail=True),
+            self._systemctl(level, "daemon-reload", may_fail=True),
+            self._systemctl(level, "reset-failed", _unit_name(label), may_fail=True),
         ]
 
-    def look(self, account: Account, label: str, level: Level) -> str:
-        return " ".join(self._order(level, "status", label).command)
+    def status_command(self, account: Account, label: str, level: Level) -> str:
+        return " ".join(self._systemctl(level, "status", label).command)
 
-    def listen(self, service: SystemService, level: Level) -> str:
+    def log_hint(self, service: SystemService, level: Level) -> str:
         whose = "" if level == "system" else "--user "
         return f"journalctl {whose}-u {service.label}"
 
-    def _order(self, level: Level, *words: str, may_fail: bool = False) -> ServiceCommand:
+    def _systemctl(self, level: Level, *words: str, may_fail: bool = False) -> ServiceCommand:
         whose = () if level == "system" else ("--user",)
         return ServiceCommand((self.tool, *whose, *words), may_fail)
 
@@ -151,16 +154,16 @@ _LONGEST_STOP_S = 600.0
 _SLACK_S = 5.0
 
 
-def supervisor(name: SupervisorName) -> Supervisor:
+def supervisor_named(name: SupervisorName) -> Supervisor:
     if name == "launchd":
         return Launchd()
     config = os.environ.get("XDG_CONFIG_HOME")
     return Systemd(Path(config) if config else None)
 
 
-def supervisor_here() -> Supervisor:
-    """This system's."""
-    return supervisor("launchd" if sys.platform == "darwin" else "systemd")
+def local_supervisor() -> Supervisor:
+    """Return the supervisor of this system."""
+    return supervisor_named("launchd" if sys.platform == "darwin" else "systemd")
 
 
 def _unit_name(label: str) -> str:

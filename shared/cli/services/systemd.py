@@ -1,4 +1,4 @@
-"""Services as systemd keeps them: unit files. See systemd.service(5), systemd.exec(5)."""
+"""systemd services: unit files. See systemd.service(5), systemd.exec(5)."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from shared.errors import SettingsError
 
 _PAUSE_S = 5
 _FILES = 65_536
-_WRONG_SETTINGS = 2
+_INVALID_SETTINGS = 2
 
 _HARDENED = (
     "NoNewPrivileges=yes",
@@ -18,8 +18,7 @@ _HARDENED = (
     "SystemCallArchitectures=native",
     "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
 )
-"""What holds for a user's own services too. MemoryDenyWriteExecute is not among it: MLX and CUDA
-compile while they run."""
+"""For all services. Without MemoryDenyWriteExecute, because MLX and CUDA compile at run time."""
 _HARDENED_BY_ROOT = (
     "CapabilityBoundingSet=",
     "PrivateTmp=yes",
@@ -32,39 +31,39 @@ _HARDENED_BY_ROOT = (
     "ProtectKernelModules=yes",
     "ProtectKernelTunables=yes",
 )
-"""PrivateDevices is not among it: a worker needs the GPU's."""
+"""For system services. Without PrivateDevices, because a worker needs the GPU devices."""
 
 
 def unit(service: SystemService, level: Level) -> str:
-    """The unit file.
+    """Return the unit file of a service.
 
     Raises:
-        SettingsError: a path or argument has a line break.
+        SettingsError: a path or argument contains a line break.
     """
     system = level == "system"
     lines = [
         "[Unit]",
-        f"Description={_plain(service.description)}",
+        f"Description={_escape_percent(service.description)}",
         *(["Wants=network-online.target", "After=network-online.target"] if system else []),
         "StartLimitIntervalSec=0",
         "",
         "[Service]",
         "Type=exec",
         f"ExecStart={_command(service.command)}",
-        f"WorkingDirectory={_plain(str(service.folder))}",
+        f"WorkingDirectory={_escape_percent(str(service.folder))}",
         *(f"Environment={_quoted(f'{k}={v}')}" for k, v in service.environment.items()),
-        *([f"User={_plain(service.account.name)}"] if system else []),
+        *([f"User={_escape_percent(service.account.name)}"] if system else []),
         "Restart=on-failure",
         f"RestartSec={_PAUSE_S}",
-        f"RestartPreventExitStatus={_WRONG_SETTINGS}",
-        "# SIGTERM to the command alone: it ends what it has started when its streams have ended.",
+        f"RestartPreventExitStatus={_INVALID_SETTINGS}",
+        "# SIGTERM to the main process only: it ends its child processes after the last stream.",
         "KillMode=mixed",
         f"TimeoutStopSec={service.stop_s}",
         f"LimitNOFILE={_FILES}",
         "UMask=0077",
         *_HARDENED,
         *(_HARDENED_BY_ROOT if system else ()),
-        *(f"ReadWritePaths={_quoted(f'-{path}')}" for path in service.writes if system),
+        *(f"ReadWritePaths={_quoted(f'-{path}')}" for path in service.writable_folders if system),
         "",
         "[Install]",
         f"WantedBy={'multi-user.target' if system else 'default.target'}",
@@ -77,12 +76,16 @@ def _command(arguments: Iterable[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = _plain(text).replace("\\", "\\\\").replace('"', '\\"')
+    escaped = _escape_percent(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"' if set(escaped) & set(" \t'\";\\") or not text else escaped
 
 
-def _plain(text: str) -> str:
-    """With nothing in it that systemd would take for something else."""
+def _escape_percent(text: str) -> str:
+    """Escape % for systemd.
+
+    Raises:
+        SettingsError: the text contains a line break.
+    """
     if "\n" in text or "\r" in text:
-        raise SettingsError(f"a service cannot have a line break: {text!r}")
+        raise SettingsError(f"a service file cannot contain a line break: {text!r}")
     return text.replace("%", "%%")

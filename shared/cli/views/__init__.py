@@ -1,4 +1,4 @@
-"""What the terminal shows of a cluster: pure functions from reports to lines of text.
+"""Views of a cluster for the terminal: pure functions from reports to lines of text.
 
-Every line is a `Text`, never markup: names and errors come from outside and may hold brackets.
+Every line is a `Text`, never markup, because names and errors from outside may contain brackets.
 """

@@ -1,11 +1,11 @@
-"""Engines of workers, a line for each batch: an engine with several models has several lines."""
+"""The table of engines: a row for each batch, so an engine with several models has several rows."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
 
-from shared.cli.views import figures
+from shared.cli.views import formatting
 from shared.cli.views.fitted_table import Cell, Column, table
 from shared.messages.engine_status import BatchStatus, EngineStatus
 from shared.messages.worker_report import WorkerReport
@@ -13,10 +13,11 @@ from shared.messages.worker_report import WorkerReport
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One batch of an engine; None where it has none.
+    """A row of the table.
 
     Attributes:
-        first: of its engine's rows: only that one shows what is the engine's.
+        batch: None if the engine has no batch.
+        first: whether this is the first row of its engine; the others omit the engine's values.
     """
 
     worker: WorkerReport
@@ -35,7 +36,7 @@ def engine_rows(workers: Iterable[WorkerReport]) -> list[EngineRow]:
 
 
 def engine_table(rows: Sequence[EngineRow], width: int) -> list[Text]:
-    """A line of titles, then one for each row."""
+    """Return a header line, then a line for each row."""
     return table(_COLUMNS, rows, width)
 
 
@@ -48,7 +49,7 @@ def _of_batch(cell: Callable[[BatchStatus], Text]) -> Callable[[EngineRow], Cell
 
 
 def _name(row: EngineRow) -> Text:
-    name = figures.words(row.worker.id, "bold" if row.first else "dim")
+    name = formatting.plain_text(row.worker.id, "bold" if row.first else "dim")
     return name.append(f"/{row.engine.index}")
 
 
@@ -61,7 +62,7 @@ def _rows(row: EngineRow) -> Text:
 
 def _step(row: EngineRow) -> Text:
     step_ms = row.engine.step_ms if row.batch is None else row.batch.step_ms
-    return Text(figures.short_time(step_ms)) if step_ms else Text(figures.NOTHING, "dim")
+    return Text(formatting.short_time(step_ms)) if step_ms else Text(formatting.NO_VALUE, "dim")
 
 
 def _stability(batch: BatchStatus) -> Text:
@@ -72,60 +73,69 @@ def _last_change(batch: BatchStatus) -> Text:
     if not batch.changes:
         return Text()
     last = batch.changes[-1]
-    return figures.words(
-        f"{last.before}→{last.after} {figures.duration(last.ago_s)} ago at "
-        f"{figures.short_time(last.latency_ms)}: {last.reason}"
+    return formatting.plain_text(
+        f"{last.before}→{last.after} {formatting.duration(last.ago_s)} ago at "
+        f"{formatting.short_time(last.latency_ms)}: {last.reason}"
     )
 
 
 def _kv_cache(engine: EngineStatus) -> Text:
-    return Text(figures.share_of_size(engine.kv_bytes, engine.kv_budget_bytes))
+    return Text(formatting.share_of_size(engine.kv_bytes, engine.kv_budget_bytes))
 
 
 def _reused(engine: EngineStatus) -> Text:
-    """The share of prompts that was kept and not computed."""
-    kept = engine.kv_memory
-    if not kept.prompt_tokens:
-        return Text(figures.NOTHING, "dim")
-    return Text(f"{kept.saved_tokens / kept.prompt_tokens:.0%}")
+    """Return the share of prompt tokens that came from KV memory."""
+    memory = engine.kv_memory
+    if not memory.prompt_tokens:
+        return Text(formatting.NO_VALUE, "dim")
+    return Text(f"{memory.saved_tokens / memory.prompt_tokens:.0%}")
 
 
-def _kept(engine: EngineStatus) -> Text:
-    return Text(figures.size(engine.kv_memory.memory_bytes))
+def _cached(engine: EngineStatus) -> Text:
+    return Text(formatting.size(engine.kv_memory.memory_bytes))
 
 
 def _on_disk(engine: EngineStatus) -> Text:
-    kept = engine.kv_memory
-    return Text(figures.size(kept.disk_bytes), "yellow" if kept.problem else "")
+    memory = engine.kv_memory
+    return Text(formatting.size(memory.disk_bytes), "yellow" if memory.problem else "")
 
 
-def _noted(number: int) -> Text:
+def _preemptions(engine: EngineStatus) -> Text:
+    return _highlighted(engine.preemptions)
+
+
+def _restarts(engine: EngineStatus) -> Text:
+    return _highlighted(engine.restarts)
+
+
+def _highlighted(number: int) -> Text:
     return Text(str(number), "yellow" if number else "dim")
 
 
 _COLUMNS: tuple[Column[EngineRow], ...] = (
-    Column("engine", _name, least=10, keep_end=True),
-    Column("state", _of_engine(lambda engine: figures.state(engine.state))),
+    Column("engine", _name, min_width=10, keep_end=True),
+    Column("state", _of_engine(lambda engine: formatting.state_text(engine.state))),
     Column("pid", _of_engine(lambda engine: Text(str(engine.pid or ""))), rank=6, right=True),
     Column(
-        "model", _of_batch(lambda batch: figures.words(batch.model)), rank=1, least=8, keep_end=True
+        "model", _of_batch(lambda batch: formatting.plain_text(batch.model)),
+        rank=1, min_width=8, keep_end=True,
     ),
     Column("rows", _rows, right=True),
-    Column("waiting", _of_batch(lambda batch: _noted(batch.waiting)), rank=7, right=True),
+    Column("waiting", _of_batch(lambda batch: _highlighted(batch.waiting)), rank=7, right=True),
     Column("step", _step, rank=1, right=True),
     Column("stable", _of_batch(_stability), rank=3, right=True),
     Column("kv cache", _of_engine(_kv_cache), rank=2, right=True),
     Column("reused", _of_engine(_reused), rank=11, right=True),
-    Column("kept", _of_engine(_kept), rank=12, right=True),
+    Column("cached", _of_engine(_cached), rank=12, right=True),
     Column("on disk", _of_engine(_on_disk), rank=13, right=True),
-    Column("preempted", _of_engine(lambda engine: _noted(engine.preemptions)), rank=4, right=True),
-    Column("restarts", _of_engine(lambda engine: _noted(engine.restarts)), rank=5, right=True),
+    Column("preempted", _of_engine(_preemptions), rank=4, right=True),
+    Column("restarts", _of_engine(_restarts), rank=5, right=True),
     Column(
-        "memory", _of_engine(lambda engine: Text(figures.size(engine.memory_bytes))),
+        "memory", _of_engine(lambda engine: Text(formatting.size(engine.memory_bytes))),
         rank=8, right=True,
     ),
     Column(
         "cores", _of_engine(lambda engine: Text(f"{engine.cpu_cores:.1f}")), rank=9, right=True
     ),
-    Column("limit changed", _of_batch(_last_change), rank=10, least=20),
+    Column("limit changed", _of_batch(_last_change), rank=10, min_width=20),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Figures as pictures of a given width in columns: bars and a sparkline."""
+"""Bars and sparklines of a given width."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,7 +6,7 @@ from math import ceil
 
 from rich.text import Text
 
-from shared.cli.views.figures import style_of
+from shared.cli.views.formatting import style_of
 from shared.messages.worker_report import MemoryStatus
 
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -16,17 +16,17 @@ _MARKS = {True: "┿", False: "┼"}
 _ENDS = {True: "┥", False: "┤"}
 
 
-def progress_bar(share: float, width: int) -> Text:
-    """A share of 0 to 1 as a bar."""
-    full = round(min(max(share, 0.0), 1.0) * width)
+def progress_bar(fraction: float, width: int) -> Text:
+    """Return a bar for a fraction of 0 to 1."""
+    full = round(min(max(fraction, 0.0), 1.0) * width)
     return Text.assemble((_FULL * full, "yellow"), (_EMPTY * (width - full), "dim"))
 
 
 def memory_bar(memory: MemoryStatus, width: int) -> Text:
-    """What is held, with a mark at the soft limit and one at the hard limit.
+    """Return a bar of used memory with marks at the soft and the hard limit.
 
-    The bar ends at the hard limit, or at what is held where that is more; its colour is the
-    pressure's.
+    The bar ends at the hard limit, or at the used memory if that is more. Its colour is the
+    colour of the memory pressure.
     """
     scale = max(memory.hard_bytes, memory.own_bytes, 1)
 
@@ -34,11 +34,11 @@ def memory_bar(memory: MemoryStatus, width: int) -> Text:
     soft = min(hard - 1, int(memory.soft_bytes / scale * width)) if memory.soft_bytes else -1
     full = ceil(memory.own_bytes / scale * width)
     bar = Text()
-    for place in range(width):
-        filled = place < full
-        if place == hard:
+    for column in range(width):
+        filled = column < full
+        if column == hard:
             bar.append(_ENDS[filled], "red")
-        elif place == soft:
+        elif column == soft:
             bar.append(_MARKS[filled], "yellow")
         elif filled:
             bar.append(_FULL, style_of(memory.pressure) or "green")
@@ -48,9 +48,9 @@ def memory_bar(memory: MemoryStatus, width: int) -> Text:
 
 
 def sparkline(values: Sequence[float | None], width: int) -> Text:
-    """The values as columns of a height relative to the highest; None is left blank.
+    """Return the values as bars relative to the highest value; None is blank.
 
-    Where there are more values than columns, each column shows the highest of its part.
+    If there are more values than columns, a column shows the highest value of its part.
     """
     if not values or width < 1:
         return Text()

@@ -1,6 +1,6 @@
-"""What changed since the last look: token rates of the last minute, counts of refusals.
+"""History of worker reports: token rates of the last minute, and new rejections.
 
-Plain data and a clock passed in: no I/O.
+The clock is passed in; no I/O.
 """
 
 from collections import deque
@@ -13,12 +13,12 @@ from shared.messages.worker_report import WorkerReport
 
 MINUTE_S = 60
 _SLACK = 1.5
-"""A rate counts for so many intervals: then nobody knows, for example after a pause."""
+"""A rate is valid for so many intervals; after that the rate is unknown, for example in a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectionCounts:
-    """What workers did not take, took back or moved since they started."""
+    """Counts of workers since their start; the fields as in LevelStatus and MemoryStatus."""
 
     rejected: int = 0
     dropped: int = 0
@@ -36,7 +36,7 @@ class RejectionCounts:
         )
 
     def since(self, before: "RejectionCounts") -> "RejectionCounts":
-        """What came on top of `before`."""
+        """Return the increase since `before`; a counter that went down counts as 0."""
         return RejectionCounts(
             max(0, self.rejected - before.rejected),
             max(0, self.dropped - before.dropped),
@@ -46,61 +46,61 @@ class RejectionCounts:
         )
 
 
-NO_REFUSALS = RejectionCounts()
+ZERO_COUNTS = RejectionCounts()
 
 
 def rejection_counts(workers: Iterable[WorkerReport]) -> RejectionCounts:
-    """Of all of them together."""
-    return sum((_refusals(worker) for worker in workers), NO_REFUSALS)
+    """Return the sum over these workers."""
+    return sum((_counts_of(worker) for worker in workers), ZERO_COUNTS)
 
 
 class History:
-    """What was seen of each worker.
+    """Token rates and counts of each worker.
 
     Args:
-        interval_s: how often `observe` is called.
+        interval_s: time between two calls of `observe`.
     """
 
     def __init__(self, interval_s: float) -> None:
         self._valid_s = max(1.0, interval_s * _SLACK)
-        self._speeds: dict[WorkerId, deque[tuple[float, float]]] = {}
-        self._before: dict[BootId, RejectionCounts] = {}
-        self.news = NO_REFUSALS
-        """What came between the last two looks at the workers that were there at both."""
+        self._samples: dict[WorkerId, deque[tuple[float, float]]] = {}
+        self._previous: dict[BootId, RejectionCounts] = {}
+        self.new_counts = ZERO_COUNTS
+        """The increase in the last `observe`, of workers whose boot was observed before."""
 
     def observe(self, workers: Iterable[WorkerReport], now: float) -> None:
-        """Take in what workers say.
+        """Record the reports of workers.
 
         Args:
             now: seconds, monotonic.
         """
-        self.news = NO_REFUSALS
+        self.new_counts = ZERO_COUNTS
         for worker in workers:
-            counts = _refusals(worker)
-            self.news += counts.since(self._before.get(worker.boot_id, counts))
-            self._before[worker.boot_id] = counts
-            self._speeds.setdefault(worker.id, deque()).append((now, worker.tokens_per_s))
+            counts = _counts_of(worker)
+            self.new_counts += counts.since(self._previous.get(worker.boot_id, counts))
+            self._previous[worker.boot_id] = counts
+            self._samples.setdefault(worker.id, deque()).append((now, worker.tokens_per_s))
         self._forget_old(now)
 
-    def speeds(self, worker: WorkerId, now: float) -> list[float | None]:
-        """Tokens in a second in each of the last sixty seconds, oldest first; None: not known."""
+    def token_rates(self, worker: WorkerId, now: float) -> list[float | None]:
+        """Return tokens per second in each of the last 60 seconds, oldest first; None: unknown."""
         values: list[float | None] = [None] * MINUTE_S
-        for at, speed in self._speeds.get(worker, ()):
+        for at, rate in self._samples.get(worker, ()):
             after_s = at - (now - MINUTE_S)
             first = max(0, ceil(after_s) - 1)
             last = max(first, min(MINUTE_S, ceil(after_s + self._valid_s)))
-            values[first:last] = [speed] * (last - first)
+            values[first:last] = [rate] * (last - first)
         return values
 
     def _forget_old(self, now: float) -> None:
-        for worker, samples in list(self._speeds.items()):
+        for worker, samples in list(self._samples.items()):
             while samples and samples[0][0] < now - MINUTE_S - self._valid_s:
                 samples.popleft()
             if not samples:
-                del self._speeds[worker]
+                del self._samples[worker]
 
 
-def _refusals(worker: WorkerReport) -> RejectionCounts:
+def _counts_of(worker: WorkerReport) -> RejectionCounts:
     levels = worker.queue.levels.values()
     return RejectionCounts(
         rejected=sum(level.rejected for level in levels),

@@ -1,45 +1,46 @@
-"""The whole cluster at a glance, as `cluster status` prints it."""
+"""The overview that `cluster status` prints."""
 
 from collections.abc import Iterable
 
 from rich.text import Text
 
-from shared.cli.views import figures
+from shared.cli.views import formatting
 from shared.cli.views.attention import attention
-from shared.cli.views.fitted_table import flowed, wrapped
+from shared.cli.views.fitted_table import flow, wrap
 from shared.cli.views.models import error_lines, model_rows, model_table
-from shared.cli.views.workers import in_order, worker_table
+from shared.cli.views.workers import sorted_workers, worker_table
 from shared.messages.controller_report import ControllerReport
 from shared.messages.health import ClusterHealth
 from shared.messages.worker_report import WorkerReport
 
 
 def overview(health: ClusterHealth, width: int) -> list[Text]:
-    """The lines, none longer than `width`: workers, what is wrong with them, models,
-    controllers."""
-    workers = in_order(health.workers, "name")
+    """Return lines of at most `width` columns: workers, their warnings, models, controllers."""
+    workers = sorted_workers(health.workers, "name")
     lines = _title(health, width)
     if workers:
         lines += [Text(), *worker_table(workers, width), *_attention(workers, width)]
     else:
-        lines += [Text(), *wrapped(Text("No worker has joined.", "yellow"), width)]
+        lines += [Text(), *wrap(Text("No worker has joined.", "yellow"), width)]
     if models := model_rows(workers):
         lines += [Text(), *model_table(models, width)]
-        told = {worker.id for worker in workers if worker.pre_warming.failed}
-        untold = [row for row in models if row.model.state != "failed" or row.worker not in told]
-        lines += error_lines(untold, width)
+        warned = {worker.id for worker in workers if worker.pre_warming.failed}
+        rows = [row for row in models if row.model.state != "failed" or row.worker not in warned]
+        lines += error_lines(rows, width)
     lines.append(Text())
     for controller in health.controllers:
-        lines += flowed(_controller(controller), width, gap="  ")
-    return lines + _nobody_leads(health.controllers, width)
+        lines += flow(_controller(controller), width, gap="  ")
+    return lines + _leader_problems(health.controllers, width)
 
 
 def _title(health: ClusterHealth, width: int) -> list[Text]:
     skills = [
-        Text.assemble((f"{figures.printable(skill)}: ", "dim"), figures.words(", ".join(models)))
+        Text.assemble(
+            (f"{formatting.printable(skill)}: ", "dim"), formatting.plain_text(", ".join(models))
+        )
         for skill, models in health.skills.items()
     ]
-    return flowed([Text.assemble("Cluster ", figures.state(health.status)), *skills], width)
+    return flow([Text.assemble("Cluster ", formatting.state_text(health.status)), *skills], width)
 
 
 def _attention(workers: Iterable[WorkerReport], width: int) -> list[Text]:
@@ -47,13 +48,13 @@ def _attention(workers: Iterable[WorkerReport], width: int) -> list[Text]:
         line
         for worker in workers
         for text in attention(worker)
-        for line in wrapped(Text.assemble((f"{worker.id}: ", "bold"), text), width, hanging=2)
+        for line in wrap(Text.assemble((f"{worker.id}: ", "bold"), text), width, hanging=2)
     ]
 
 
 def _controller(controller: ControllerReport) -> list[Text]:
     name = Text.assemble("controller ", (controller.id, "bold"), " ")
-    name.append_text(figures.state(controller.state))
+    name.append_text(formatting.state_text(controller.state))
     waiting = controller.waiting_requests
     return [
         name.append(", leads", "green") if controller.leader else name,
@@ -61,20 +62,22 @@ def _controller(controller: ControllerReport) -> list[Text]:
         Text(f"{controller.completed_requests} completed"),
         *([Text(f"{rejected} rejected")] if (rejected := controller.rejected_requests) else []),
         Text(f"{controller.failed_requests} failed", "red" if controller.failed_requests else ""),
-        *([Text(f"{waiting} wait for room", "yellow")] if waiting else []),
+        *([Text(f"{waiting} waiting for a worker", "yellow")] if waiting else []),
         *(
-            Text(f"{figures.printable(worker)} failed often: {state}", "red")
+            Text(f"circuit breaker of {formatting.printable(worker)}: {state}", "red")
             for worker, state in controller.breakers.items()
         ),
-        *([Text("has to be started again", "yellow")] if controller.needs_restart else []),
-        Text(f"up {figures.duration(controller.uptime_s)}"),
+        *([Text("needs a restart", "yellow")] if controller.needs_restart else []),
+        Text(f"up {formatting.duration(controller.uptime_s)}"),
     ]
 
 
-def _nobody_leads(controllers: Iterable[ControllerReport], width: int) -> list[Text]:
-    """Why, in a line for each reason; none where one leads, or nothing is wrong."""
+def _leader_problems(controllers: Iterable[ControllerReport], width: int) -> list[Text]:
+    """Return why no controller leads, a line for each reason; empty if one leads."""
     if any(controller.leader for controller in controllers):
         return []
     reasons = dict.fromkeys(c.leader_problem for c in controllers if c.leader_problem)
-    texts = [figures.words(f"no controller leads: {reason}", "yellow") for reason in reasons]
-    return [line for text in texts for line in wrapped(text, width, hanging=2)]
+    texts = [
+        formatting.plain_text(f"no controller leads: {reason}", "yellow") for reason in reasons
+    ]
+    return [line for text in texts for line in wrap(text, width, hanging=2)]

@@ -1,4 +1,4 @@
-"""Roll-outs, as people see them."""
+"""Lines about roll-outs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,23 +7,23 @@ import orjson
 from rich.text import Text
 
 from shared.cli.rollout_orders import RolloutPlan
-from shared.cli.views import figures
-from shared.cli.views.figures import printable
+from shared.cli.views import formatting
 from shared.cli.views.fitted_table import Column, table
+from shared.cli.views.formatting import printable
 from shared.messages.control import SettingChange
 from shared.messages.rollout import Rollout, RolloutState
 
 _EFFECTS = {
-    "live": "at once",
-    "models": "loads models first",
-    "restart": "starts again, after its streams have ended or moved",
+    "live": "changes at once",
+    "models": "changes after new models are loaded",
+    "restart": "restarts, after its requests have finished or migrated",
     None: "nothing changes",
 }
 _PHASES = {
-    "measuring": ("what was before is measured", "cyan"),
-    "applying": ("goes to workers", "cyan"),
+    "measuring": ("measures the baseline", "cyan"),
+    "applying": ("is applied to workers", "cyan"),
     "baking": ("is watched", "cyan"),
-    "rolling_back": ("goes back", "yellow"),
+    "rolling_back": ("rolling back", "yellow"),
     "done": ("done", "green"),
     "rolled_back": ("rolled back", "red"),
 }
@@ -31,15 +31,15 @@ _LONGEST_VALUE = 60
 
 
 def plan_lines(plan: RolloutPlan, ignored: Sequence[str]) -> list[Text]:
-    """The differences, each once with the workers that have it; then what each has to do."""
+    """Return the changed settings, each once with its workers; then the effect on each process."""
     lines: list[Text] = []
-    everywhere: dict[str, list[str]] = {}
+    changed: dict[str, list[str]] = {}
     for worker, (_, changes) in plan.workers.items():
         for change in changes:
-            everywhere.setdefault(_change(change), []).append(str(worker))
+            changed.setdefault(_change(change), []).append(str(worker))
     for change in plan.controller_changes:
-        everywhere.setdefault(_change(change), [])
-    for line, workers in everywhere.items():
+        changed.setdefault(_change(change), [])
+    for line, workers in changed.items():
         some = 0 < len(workers) < len(plan.workers)
         lines.append(Text(line + (f"   ({', '.join(workers)})" if some else "")))
     if not lines:
@@ -47,32 +47,32 @@ def plan_lines(plan: RolloutPlan, ignored: Sequence[str]) -> list[Text]:
     lines.append(Text())
     for worker, (effect, _) in plan.workers.items():
         lines.append(Text.assemble((printable(worker), "bold"), f"  {_EFFECTS[effect]}"))
-    when = _EFFECTS[plan.controllers]
+    effect_text = _EFFECTS[plan.controllers]
     if plan.controllers == "restart":
-        when = "some of it when they are started again"
-    lines.append(Text.assemble(("controllers", "bold"), f"  {when}"))
+        effect_text = "some settings change only after a restart"
+    lines.append(Text.assemble(("controllers", "bold"), f"  {effect_text}"))
     if ignored:
         names = ", ".join(ignored)
-        lines.append(Text(f"Left to each machine: {names}", "dim"))
+        lines.append(Text(f"Not rolled out, each machine has its own: {names}", "dim"))
     lines += [Text(printable(problem), "red") for problem in plan.problems]
     return lines
 
 
 def rollout_lines(state: RolloutState, now: float) -> list[Text]:
-    """The roll-out that is under way, or the last one."""
-    runs = f"version {state.stable}" if state.stable else "each machine's own file"
-    lines = [Text(f"All run {runs}.")]
+    """Return lines about the current roll-out, or the last one."""
+    stable = f"version {state.stable}" if state.stable else "each machine's own file"
+    lines = [Text(f"All workers run {stable}.")]
     rollout = state.rollout
     if rollout is None:
         return lines
     if not rollout.ended:
-        lines = [Text(f"Others run {runs}.")]
-    words, style = _PHASES[rollout.phase]
+        lines = [Text(f"The other workers run {stable}.")]
+    phase, style = _PHASES[rollout.phase]
     if rollout.paused and not rollout.ended:
-        words, style = f"{words}, paused", "yellow"
+        phase, style = f"{phase}, paused", "yellow"
     head = Text.assemble(
-        (_version(rollout.version), "bold"), "  ", (words, style),
-        f"  for {figures.duration(max(0.0, now - rollout.since))}",
+        (_version(rollout.version), "bold"), "  ", (phase, style),
+        f"  for {formatting.duration(max(0.0, now - rollout.since))}",
     )  # fmt: skip
     lines.append(head)
     if rollout.reason:
@@ -85,7 +85,7 @@ def rollout_lines(state: RolloutState, now: float) -> list[Text]:
 
 
 def history_table(rollouts: Sequence[Rollout], width: int) -> list[Text]:
-    """A line of titles, then one for each."""
+    """Return a header line, then a line for each roll-out."""
     return table(_COLUMNS, rollouts, width)
 
 
@@ -111,10 +111,12 @@ def _value(value: Any) -> str:
 
 
 _COLUMNS: tuple[Column[Rollout], ...] = (
-    Column("version", lambda one: figures.words(str(one.version), "bold"), right=True),
-    Column("before", lambda one: figures.words(str(one.before)), right=True, rank=2),
-    Column("began", lambda one: figures.words(figures.moment(one.began_at)), rank=1),
-    Column("by", lambda one: figures.words(printable(one.by)), rank=3),
+    Column("version", lambda one: formatting.plain_text(str(one.version), "bold"), right=True),
+    Column("before", lambda one: formatting.plain_text(str(one.before)), right=True, rank=2),
+    Column("began", lambda one: formatting.plain_text(formatting.local_time(one.began_at)), rank=1),
+    Column("by", lambda one: formatting.plain_text(printable(one.by)), rank=3),
     Column("", lambda one: Text(*_PHASES[one.phase])),
-    Column("note", lambda one: figures.words(printable(one.reason or one.note)), least=10),
+    Column(
+        "note", lambda one: formatting.plain_text(printable(one.reason or one.note)), min_width=10
+    ),
 )

@@ -1,4 +1,4 @@
-"""Workers, a line for each."""
+"""The table of workers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal
 
 from rich.text import Text
 
-from shared.cli.views import figures
+from shared.cli.views import formatting
 from shared.cli.views.fitted_table import Cell, Column, table
 from shared.cli.views.gauges import memory_bar, sparkline
 from shared.ids import WorkerId
@@ -17,23 +17,23 @@ from shared.messages.worker_report import LevelStatus, WorkerReport
 Sort = Literal["name", "load", "memory"]
 SORTS: tuple[Sort, ...] = ("name", "load", "memory")
 
-Speeds = Mapping[WorkerId, Sequence[float | None]]
-"""Tokens in a second over the last minute, oldest first; None where nobody asked."""
+TokenRates = Mapping[WorkerId, Sequence[float | None]]
+"""Tokens per second over the last minute, oldest first; None: unknown."""
 
-_LEAST_BAR = 6
-_MOST_BAR = 24
-_LEAST_SPARKLINE = 8
-_MOST_SPARKLINE = 60
+_MIN_BAR = 6
+_MAX_BAR = 24
+_MIN_SPARKLINE = 8
+_MAX_SPARKLINE = 60
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     worker: WorkerReport
-    speeds: Sequence[float | None]
+    rates: Sequence[float | None]
 
 
-def in_order(workers: Sequence[WorkerReport], sort: Sort) -> list[WorkerReport]:
-    """By name; or first those with the most requests for their slots, or the fullest memory."""
+def sorted_workers(workers: Sequence[WorkerReport], sort: Sort) -> list[WorkerReport]:
+    """Return the workers sorted by name, or by requests per slot or used memory, highest first."""
     by_name = sorted(workers, key=lambda worker: worker.id)
     match sort:
         case "name":
@@ -45,21 +45,21 @@ def in_order(workers: Sequence[WorkerReport], sort: Sort) -> list[WorkerReport]:
 
 
 def worker_table(
-    workers: Sequence[WorkerReport], width: int, speeds: Speeds | None = None
+    workers: Sequence[WorkerReport], width: int, token_rates: TokenRates | None = None
 ) -> list[Text]:
-    """A line of titles, then one for each worker."""
-    known = speeds or {}
-    rows = [_Row(worker, known.get(worker.id, ())) for worker in workers]
+    """Return a header line, then a line for each worker."""
+    rates = token_rates or {}
+    rows = [_Row(worker, rates.get(worker.id, ())) for worker in workers]
     return table(_COLUMNS, rows, width)
 
 
 def own_bytes(worker: WorkerReport) -> int:
-    """What it holds; a worker that knows no limits says it in another field."""
+    """Return the used memory; workers without memory limits report it in another field."""
     return worker.memory.own_bytes or worker.memory_bytes
 
 
-def restarts_of(worker: WorkerReport) -> int:
-    """Of all its engines."""
+def engine_restarts(worker: WorkerReport) -> int:
+    """Return the restarts of all engines of a worker."""
     return sum(engine.restarts for engine in worker.engines)
 
 
@@ -73,16 +73,16 @@ def _memory_share(worker: WorkerReport) -> float:
 
 
 def _config(worker: WorkerReport) -> Text:
-    """The version of cluster.yaml; nothing for the machine's own file."""
+    """Return the version of cluster.yaml; empty for the machine's own file."""
     if worker.config_problem is not None:
         return Text(f"{worker.config_version} ✗", "red")
     return Text(str(worker.config_version) if worker.config_version else "")
 
 
 def _state(worker: WorkerReport) -> Text:
-    """With how far pre-warming is while it goes on, and how many models failed: warming 1/3 ✗1."""
+    """Return the state with the progress of pre-warming and failed models: warming 1/3 ✗1."""
     warm = worker.pre_warming
-    text = figures.state(worker.state)
+    text = formatting.state_text(worker.state)
     if warm.completed < warm.total:
         text.append(f" {warm.completed}/{warm.total}", "yellow")
     if warm.failed:
@@ -92,7 +92,9 @@ def _state(worker: WorkerReport) -> Text:
 
 def _device(worker: WorkerReport) -> Text:
     hardware = worker.hardware
-    return figures.words(f"{hardware.chip} ({hardware.accelerator})" if hardware.chip else "")
+    return formatting.plain_text(
+        f"{hardware.chip} ({hardware.accelerator})" if hardware.chip else ""
+    )
 
 
 def _active(worker: WorkerReport) -> Text:
@@ -101,7 +103,7 @@ def _active(worker: WorkerReport) -> Text:
 
 
 def _queue(worker: WorkerReport) -> Text:
-    """High, medium and low priority."""
+    """Return the queued requests of high, medium and low priority."""
     full = 0 < worker.max_queue_depth <= worker.queued_requests
     style = "red" if full else "yellow" if worker.queued_requests else ""
     levels = worker.queue.levels
@@ -112,23 +114,26 @@ def _queue(worker: WorkerReport) -> Text:
 
 
 def _wait(worker: WorkerReport) -> Text:
-    """The median and the 95th percentile, of the priority that waits longest."""
-    waited = [level for level in worker.queue.levels.values() if level.admitted]
-    if not waited:
-        return Text(figures.NOTHING, "dim")
-    longest = max(waited, key=lambda level: level.wait_p95_ms)
-    p50, p95 = figures.short_time(longest.wait_p50_ms), figures.short_time(longest.wait_p95_ms)
+    """Return the median and the 95th percentile of the priority that waits longest."""
+    admitted = [level for level in worker.queue.levels.values() if level.admitted]
+    if not admitted:
+        return Text(formatting.NO_VALUE, "dim")
+    longest = max(admitted, key=lambda level: level.wait_p95_ms)
+    p50, p95 = (
+        formatting.short_time(longest.wait_p50_ms),
+        formatting.short_time(longest.wait_p95_ms),
+    )
     return Text(f"{p50}/{p95}")
 
 
 def _sparkline(row: _Row) -> Cell:
-    return partial(sparkline, row.speeds) if row.speeds else Text()
+    return partial(sparkline, row.rates) if row.rates else Text()
 
 
 def _memory(worker: WorkerReport) -> Text:
     memory = worker.memory
-    text = Text(figures.share_of_size(own_bytes(worker), memory.hard_bytes))
-    text.stylize(figures.style_of(memory.pressure))
+    text = Text(formatting.share_of_size(own_bytes(worker), memory.hard_bytes))
+    text.stylize(formatting.style_of(memory.pressure))
     return text
 
 
@@ -137,7 +142,7 @@ def _memory_bar(worker: WorkerReport) -> Cell:
 
 
 def _restarts(worker: WorkerReport) -> Text:
-    return Text(str(restarts_of(worker)), "yellow" if restarts_of(worker) else "dim")
+    return Text(str(engine_restarts(worker)), "yellow" if engine_restarts(worker) else "dim")
 
 
 def _cores(worker: WorkerReport) -> Text:
@@ -154,19 +159,24 @@ def _of(cell: Callable[[WorkerReport], Cell]) -> Callable[[_Row], Cell]:
 
 
 _COLUMNS: tuple[Column[_Row], ...] = (
-    Column("worker", lambda row: figures.words(row.worker.id, "bold"), least=8, keep_end=True),
+    Column(
+        "worker",
+        lambda row: formatting.plain_text(row.worker.id, "bold"),
+        min_width=8,
+        keep_end=True,
+    ),
     Column("state", _of(_state)),
-    Column("device", _of(_device), rank=10, least=10),
+    Column("device", _of(_device), rank=10, min_width=10),
     Column("active", _of(_active), rank=1, right=True),
     Column("queue", _of(_queue), rank=1, right=True),
     Column("wait", _of(_wait), rank=4, right=True),
-    Column("tok/s", lambda row: Text(figures.rate(row.worker.tokens_per_s)), rank=1, right=True),
-    Column("last min", _sparkline, rank=5, least=_LEAST_SPARKLINE, most=_MOST_SPARKLINE),
+    Column("tok/s", lambda row: Text(formatting.rate(row.worker.tokens_per_s)), rank=1, right=True),
+    Column("last min", _sparkline, rank=5, min_width=_MIN_SPARKLINE, max_width=_MAX_SPARKLINE),
     Column("memory", _of(_memory), rank=2, right=True),
-    Column("limits", _of(_memory_bar), rank=3, least=_LEAST_BAR, most=_MOST_BAR),
+    Column("limits", _of(_memory_bar), rank=3, min_width=_MIN_BAR, max_width=_MAX_BAR),
     Column("cores", _of(_cores), rank=6, right=True),
     Column("restarts", _of(_restarts), rank=7, right=True),
     Column("balance", _of(_balance), rank=9, right=True),
     Column("config", _of(_config), rank=8, right=True),
-    Column("up", lambda row: Text(figures.duration(row.worker.uptime_s)), rank=8, right=True),
+    Column("up", lambda row: Text(formatting.duration(row.worker.uptime_s)), rank=8, right=True),
 )

@@ -11,13 +11,14 @@ from shared import subjects
 from shared.access.roles import Role
 from shared.bus import Bus, BusMessage
 from shared.codec import decode, encode
-from shared.ids import LOCAL_CLIENT, WorkerId
+from shared.ids import LOCAL_CLIENT, ModelId, WorkerId
 from shared.messages.control import (
     CONTROL_ORDERS,
     ControlOrder,
     ControlReply,
     DrainWorker,
     LoadModel,
+    UnloadModel,
 )
 from shared.messages.model_status import ModelStatus
 from shared.messages.worker_report import WorkerReport
@@ -83,7 +84,25 @@ class SimulatedCluster:
         if self.refusal is not None:
             code, why = self.refusal
             return ControlReply(worker=worker, ok=False, code=code, message=why)
+        if isinstance(order, UnloadModel):
+            self._unload(worker, order.model)
         return ControlReply(worker=worker, ok=True)
+
+    def _unload(self, worker: WorkerId, model: ModelId) -> None:
+        gone = {"state": "available", "idle_s": None}
+        self.workers = [
+            report.model_copy(
+                update={
+                    "models": [
+                        one.model_copy(update=gone)
+                        if (report.id, one.id) == (worker, model)
+                        else one
+                        for one in report.models
+                    ]
+                }
+            )
+            for report in self.workers
+        ]
 
     @property
     def drained(self) -> list[WorkerId]:

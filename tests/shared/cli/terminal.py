@@ -92,6 +92,9 @@ class Terminal:
         """Return once it has written this, colours and all."""
         await self._until(lambda: text in self._written, text)
 
+    def has_written(self, text: str) -> bool:
+        return text in self._written
+
     async def ended(self) -> int:
         """Its exit status."""
         assert self._process is not None

@@ -49,7 +49,7 @@ async def test_drain_says_what_is_left_until_the_worker_is_gone(
     assert ran.status == 0, ran.err
     assert three.orders == [(ONE, DrainWorker())]
     said = [line for line in ran.err.splitlines() if line.startswith("mac-")]
-    assert said == [f"{ONE}: drains, 2 requests to go", f"{ONE}: drains, 1 request to go"]
+    assert said == [f"{ONE}: drains, 2 requests left", f"{ONE}: drains, 1 request left"]
     assert ran.out.startswith("mac-1 has left after ")
     assert "To bring a worker back, run `worker` on its machine" in ran.err
 
@@ -98,7 +98,7 @@ async def test_who_refuses_is_told_with_its_reason(
 ) -> None:
     three.refusal = ("bad_order", "not [red]now[/red]")
     ran = await run("drain", ONE, "--nats", server.url)
-    assert ran.status == 1 and "not all were drained: mac-1: not [red]now[/red]" in ran.err
+    assert ran.status == 1 and "not all workers were drained: mac-1: not [red]now[/red]" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ async def test_interrupted_it_says_that_the_workers_go_on(
 ) -> None:
     three.lives[ONE] = [draining(ONE, 2)]
     async with Terminal("drain", ONE, "--nats", server.url) as terminal:
-        await terminal.shows("2 requests to go")
+        await terminal.shows("2 requests left")
         terminal.signal(signal.SIGINT)
         assert await terminal.ended() == 130
-        await terminal.shows("go on draining")
+        await terminal.shows("continue to drain")
 
 
 # Starting again.
@@ -138,7 +138,7 @@ async def test_a_rolling_restart_waits_for_each_to_be_ready(
     assert said == [
         f"{name}: {what}"
         for name in (ONE, TWO, THREE)
-        for what in ("drains, 2 requests to go", "drains, 1 request to go", "warming")
+        for what in ("drains, 2 requests left", "drains, 1 request left", "warming")
     ]
     assert ran.out.count("is ready again after") == 3
 
@@ -152,7 +152,7 @@ async def test_where_one_does_not_come_back_the_others_are_left_alone(
     assert [(w["worker"], w["ok"], w["code"]) for w in json.loads(ran.out)["workers"]] == [
         ("mac-1", True, None), ("mac-2", False, "no_worker"), ("mac-3", False, "skipped"),
     ]  # fmt: skip
-    assert "it left, and did not come back after 1 s; look at its log" in ran.err
+    assert "it left, and did not come back after 1 s; see its log" in ran.err
 
 
 async def test_who_is_named_is_started_again_at_the_same_time(
@@ -170,4 +170,4 @@ async def test_all_are_started_again_only_one_after_another(
 ) -> None:
     ran = await run("restart", "--nats", server.url)
     assert ran.status == 1 and three.orders == []
-    assert "name the workers, or start all again with --rolling" in ran.err
+    assert "name the workers, or restart all with --rolling" in ran.err

@@ -14,8 +14,13 @@ def test_from_nothing_to_an_answer_with_keys_and_tls(
 ) -> None:
     cluster = SecuredCluster(tmp_path, stack, tiny_model)
     wrong = cluster.second.run("worker", "join", cluster.token("client", "eve"), fails=True)
-    assert "`cluster join` takes it" in wrong
+    assert "use `cluster join`" in wrong
     cluster.serve()
+    own = cluster.second.shell("cluster status || echo status $?")
+    assert "The worker of this machine:" in own and "mac-2" in own and "status 1" in own
+    told = cluster.second.run("cluster", "status", fails=True)
+    assert "as the worker mac-2, whose key permits neither requests" in told
+    assert "cluster auth add client NAME" in told and len(told.splitlines()) == 1
     ada = cluster.person("ada")
     assert ada.run("cluster", "run", "--max-tokens", "4", "Hello").strip()
     assert "does not permit" in ada.run("cluster", "drain", "mac-2", fails=True)
@@ -37,7 +42,7 @@ def _roll_out(admin: Machine, client: Machine, file: Path) -> None:
     assert admin.run("cluster", "rollout", "show", "1") == file.read_text() + "\n"
     (worker,) = json.loads(admin.run("cluster", "status", "--json"))["workers"]
     assert worker["config_version"] == 1
-    assert "All run each machine's own file" in admin.run("cluster", "rollout", "rollback")
+    assert "All workers run each machine's own file" in admin.run("cluster", "rollout", "rollback")
 
 
 def test_what_is_no_token_is_refused_and_changes_nothing(tmp_path: Path, stack: ExitStack) -> None:

@@ -11,7 +11,7 @@ COLD = warm(state="available", idle_s=None)
 
 
 @pytest.mark.parametrize(
-    ("status", "begun", "there"),
+    ("status", "was_loading", "there"),
     [
         (warm(), False, True),
         (warm(), True, True),
@@ -19,22 +19,24 @@ COLD = warm(state="available", idle_s=None)
         (COLD, False, False),  # it waits for its turn
     ],
 )
-def test_a_model_is_there_or_may_still_come(status: ModelStatus, begun: bool, there: bool) -> None:
-    assert is_warm(status, begun=begun) is there
+def test_a_model_is_there_or_may_still_come(
+    status: ModelStatus, was_loading: bool, there: bool
+) -> None:
+    assert is_warm(status, was_loading=was_loading) is there
 
 
 @pytest.mark.parametrize(
-    ("status", "begun", "why"),
+    ("status", "was_loading", "why"),
     [
-        (None, False, "does not know the model"),
+        (None, False, "no longer has the model"),
         (failed("too large"), True, "too large"),
-        (failed("").model_copy(update={"error": None}), True, "does not say why"),
+        (failed("").model_copy(update={"error": None}), True, "gave no reason"),
         (COLD.model_copy(update={"error": "no room"}), False, "no room"),
-        (COLD, True, "unloaded again"),
+        (COLD, True, "unloaded before it was warm"),
     ],
 )
 def test_a_model_that_will_not_come_is_an_error_with_the_reason(
-    status: ModelStatus | None, begun: bool, why: str
+    status: ModelStatus | None, was_loading: bool, why: str
 ) -> None:
     with pytest.raises(ModelError, match=why):
-        is_warm(status, begun=begun)
+        is_warm(status, was_loading=was_loading)

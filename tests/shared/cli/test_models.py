@@ -94,7 +94,7 @@ async def test_load_fails_where_it_was_unloaded_meanwhile(
 ) -> None:
     two_cold.stages[TWO] = [loading(id=DEMO), COLD]
     ran = await run("models", "load", "demo", "--worker", TWO, "--nats", server.url)
-    assert ran.status == 1 and "it was unloaded again before it was warm" in ran.err
+    assert ran.status == 1 and "it was unloaded before it was warm" in ran.err
 
 
 @pytest.mark.parametrize("verb", ["load", "unload"])
@@ -133,11 +133,13 @@ async def test_unload_orders_it_only_where_it_is_loaded(
 ) -> None:
     cluster.workers = [worker(ONE, models=[WARM]), worker(TWO, models=[COLD])]
     ran = await run("models", "unload", "demo", "--nats", server.url)
-    assert ran.out == "mac-1: demo is unloaded\n"
+    assert ran.out == "mac-1: demo is unloaded; its state is available\n"
+    listed = (await run("models", "--nats", server.url)).out
+    assert [line.split()[2] for line in listed.splitlines()[1:]] == ["available", "available"]
     assert cluster.orders == [(ONE, UnloadModel(model=DEMO))]
     cluster.workers = [worker(TWO, models=[COLD])]
     assert (await run("models", "unload", "demo", "--nats", server.url)).out == (
-        "No worker holds demo.\n"
+        "No worker has demo loaded.\n"
     )
 
 
@@ -190,5 +192,5 @@ async def test_ctrl_c_leaves_the_workers_loading(
     async with Terminal("models", "load", "demo", "--nats", server.url) as terminal:
         await terminal.shows("43%")
         terminal.signal(signal.SIGINT)
-        await terminal.shows("The workers go on loading.")
+        await terminal.shows("The workers continue to load.")
         assert await terminal.ended() == 130

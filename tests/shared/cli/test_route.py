@@ -51,7 +51,7 @@ async def test_a_request_may_be_json_and_so_may_the_answer(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--explain", '{"prompt":'), "REQUEST is no JSON"),
+        (("--explain", '{"prompt":'), "REQUEST is not valid JSON"),
         (("--explain", '{"prompt": 5}'), "prompt"),
         (("--explain", '{"prompt": "x", "skill": "y"}'), "skill"),
         (("--explain", "x", "--skill", "no such"), "skill"),

@@ -156,9 +156,9 @@ async def test_what_was_thought_before_a_ctrl_c_stays_in_the_conversation(
 
 async def test_chat_says_what_it_talks_to_and_lists_its_keys(server: NatsProcess) -> None:
     async with Terminal("chat", "--nats", server.url, "--model", "quick") as terminal:
-        await terminal.wrote("Talking to quick. /help lists the keys; Ctrl-D leaves.")
+        await terminal.wrote("Chatting with quick. /help lists the commands; Ctrl-D leaves.")
         terminal.type("/help\r")
-        await terminal.wrote("/new       begin again")
+        await terminal.wrote("/new       start a new conversation")
         terminal.type("/exit\r")
         assert await terminal.ended() == 0
 
@@ -202,8 +202,8 @@ async def test_an_answer_that_broke_off_is_printed_and_is_an_error(
     ("name", "says"),
     [
         ("missing.json", "No such file or directory"),
-        ("broken.json", "line 1, column 10: it is no JSON"),
-        ("list.json", "a schema is an object, not a list"),
+        ("broken.json", "line 1, column 10: not valid JSON"),
+        ("list.json", "a schema must be an object, not a list"),
     ],
 )
 async def test_a_bad_file_is_refused_before_anybody_is_asked(

@@ -3,10 +3,13 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from shared.cli.status import command
+from shared.cli.views.workers import worker_table
 from shared.codec import encode
 from tests.processes import NatsProcess
-from tests.shared.cli.reports import ALL, STRANGE, WARMING
+from tests.shared.cli.reports import ALL, IDLE, OVERLOADED, STRANGE, WARMING
 from tests.shared.cli.reports import cluster as health_of
 from tests.shared.cli.simulated_cluster import SimulatedCluster, run
 
@@ -27,3 +30,26 @@ async def test_json_is_the_whole_health(server: NatsProcess, cluster: SimulatedC
     cluster.workers = [WARMING, STRANGE]
     ran = await run("status", "--json", "--nats", server.url)
     assert json.loads(ran.out) == json.loads(encode(health_of(WARMING, STRANGE)))
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+async def test_the_exit_status_says_whether_a_worker_is_ready(
+    server: NatsProcess, cluster: SimulatedCluster, flags: tuple[str, ...]
+) -> None:
+    for workers, status in (([], 1), ([WARMING], 1), ([WARMING, IDLE], 0)):
+        cluster.workers = workers
+        ran = await run("status", *flags, "--nats", server.url)
+        assert (ran.status, ran.err) == (status, "")
+        assert "controller-1" in ran.out
+
+
+def test_the_help_explains_every_column_of_workers() -> None:
+    full = OVERLOADED.model_copy(update={"config_version": 3})
+    titles = worker_table([full], 300)[0].plain.split()
+    explained = [
+        line.split()[0]
+        for line in CliRunner().invoke(command, ["--help"]).output.splitlines()
+        if line
+    ]
+    unexplained = set(titles) - set(explained)
+    assert unexplained == {"worker", "device", "up"}, "what is plain"

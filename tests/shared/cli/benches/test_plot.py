@@ -16,7 +16,7 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 @pytest.mark.parametrize("restart", [True, False])
 def test_a_picture_is_drawn(restart: bool, tmp_path: Path) -> None:
     path = tmp_path / "agents.png"
-    plot.draw(comparison(replace(LOAD, restart=restart)), path)
+    plot.write_plot(comparison(replace(LOAD, restart=restart)), path)
     body = path.read_bytes()
     width, height = (int.from_bytes(body[start : start + 4]) for start in (16, 20))
     assert body.startswith(_SIGNATURE)

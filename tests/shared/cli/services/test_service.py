@@ -99,7 +99,7 @@ def test_files_are_looked_for_where_the_terminal_has_them(home: Home) -> None:
 )
 def test_a_secret_is_refused(home: Home, arguments: tuple[str, ...]) -> None:
     told = home("show", "worker", "--", *arguments, fails=2)
-    assert "no place for a secret" in told and "abc" not in told
+    assert "must not contain a secret" in told and "abc" not in told
 
 
 def test_wrong_orders_say_what_to_do(home: Home) -> None:
@@ -108,7 +108,7 @@ def test_wrong_orders_say_what_to_do(home: Home) -> None:
     assert "one number of MB" in home("show", "wired-limit", "--system", "a lot", fails=2)
     assert "takes no arguments" in home("show", "awake", "x", fails=2)
     assert "no such file" in home("show", "worker", "--config", "x.yaml", fails=2).lower()
-    assert "is no service of this user" in home("uninstall", "worker", fails=2)
+    assert "is not an installed user service" in home("uninstall", "worker", fails=2)
     shown = plist(home("show", "wired-limit", "9000", "--system", "--for", "launchd"))
     assert shown["ProgramArguments"] == ["/usr/sbin/sysctl", "iogpu.wired_limit_mb=9000"]
     assert shown["UserName"] == "root" and "KeepAlive" not in shown
@@ -127,10 +127,10 @@ def test_where_it_cannot_be_started_it_says_how_and_takes_all_away_again(home: H
     assert home.files() == [] and json.loads(home("ls", "--json"))["services"] == []
     home.environment["PATH"] = str(home.folder)
     told = home("install", "worker", fails=2)
-    assert "systemctl is not there" in told and "systemctl --user enable" in told
+    assert "systemctl is missing" in told and "systemctl --user enable" in told
     home("uninstall", "worker")
     assert home.files() == []
-    assert "is for a Mac" in home("install", "awake", fails=2)
+    assert "is a service for Macs only" in home("install", "awake", fails=2)
 
 
 @pytest.mark.skipif(shutil.which("launchctl") is None, reason="launchd is on Macs only")

@@ -29,7 +29,7 @@ def test_pre_warming_says_how_far_it_is_and_why_something_failed() -> None:
 
 
 def test_a_full_queue_says_what_it_cost() -> None:
-    assert "queue 100/100: 47 rejected, 5 dropped so far" in said(OVERLOADED)
+    assert "queue 100/100: 47 rejected, 5 dropped since start" in said(OVERLOADED)
 
 
 def test_memory_pressure_says_what_it_cost() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from shared.cli.views.fitted_table import Column, flowed, shortened, table, wrapped
+from shared.cli.views.fitted_table import Column, flow, table, truncate, wrap
 
 Row = tuple[str, str, str]
 ROWS: list[Row] = [("mac-1", "ready", "1"), ("a-long-name-of-a-mac", "warming", "22")]
@@ -29,12 +29,12 @@ def test_a_wide_table_shows_everything_aligned() -> None:
 
 
 def test_a_column_shrinks_with_an_ellipsis_before_one_is_left_out() -> None:
-    columns = (column(0, "name", least=8, keep_end=True), column(1, "state", rank=1))
+    columns = (column(0, "name", min_width=8, keep_end=True), column(1, "state", rank=1))
     assert lines(18, *columns) == ["name       state", "mac-1      ready", "a-lo…-mac  warming"]
 
 
 def test_the_least_important_columns_go_first() -> None:
-    columns = (column(0, "name", least=8), column(1, "state", rank=2), column(2, "n", rank=1))
+    columns = (column(0, "name", min_width=8), column(1, "state", rank=2), column(2, "n", rank=1))
     assert lines(12, *columns) == ["name      n", "mac-1     1", "a-long-…  22"]
     assert lines(8, *columns) == ["name", "mac-1", "a-long-…"]
 
@@ -53,7 +53,9 @@ def test_a_column_without_content_is_left_out() -> None:
 
 
 def test_a_cell_can_draw_itself_into_what_is_left() -> None:
-    drawn: Column[Row] = Column("bar", lambda _: lambda width: Text("#" * width), least=4, most=30)
+    drawn: Column[Row] = Column(
+        "bar", lambda _: lambda width: Text("#" * width), min_width=4, max_width=30
+    )
     assert lines(80, drawn)[1] == "#" * 30
     assert lines(10, drawn)[1] == "#" * 10
 
@@ -63,23 +65,23 @@ def test_a_cell_can_draw_itself_into_what_is_left() -> None:
     [(9, "123456789", "123456789"), (8, "1234567…", "1234…789"), (1, "…", "…"), (0, "", "")],
 )
 def test_what_is_cut_says_so(width: int, end: str, middle: str) -> None:
-    assert shortened(Text("123456789"), width).plain == end
-    assert shortened(Text("123456789"), width, keep_end=True).plain == middle
+    assert truncate(Text("123456789"), width).plain == end
+    assert truncate(Text("123456789"), width, keep_end=True).plain == middle
 
 
 def test_wide_characters_count_twice() -> None:
-    assert shortened(Text("模型模型"), 6).plain == "模型…"
-    assert shortened(Text("模型模型"), 6, keep_end=True).plain == "模…型"
+    assert truncate(Text("模型模型"), 6).plain == "模型…"
+    assert truncate(Text("模型模型"), 6, keep_end=True).plain == "模…型"
 
 
 def test_pieces_flow_into_as_many_lines_as_they_need() -> None:
     pieces = [Text("one two"), Text("three"), Text("four")]
-    assert [line.plain for line in flowed(pieces, 12, gap="  ")] == ["one two", "three  four"]
+    assert [line.plain for line in flow(pieces, 12, gap="  ")] == ["one two", "three  four"]
 
 
 def test_text_breaks_between_words_only() -> None:
     text = Text("the weights are missing in /a/very/long/path/of/a/model")
-    assert [line.plain for line in wrapped(text, 20, hanging=2)] == [
+    assert [line.plain for line in wrap(text, 20, hanging=2)] == [
         "the weights are",
         "  missing in",
         "  /a/very/l…/a/model",
@@ -88,7 +90,7 @@ def test_text_breaks_between_words_only() -> None:
 
 @given(st.text(), st.integers(0, 40), st.booleans())
 def test_nothing_is_ever_longer_than_its_width(words: str, width: int, keep_end: bool) -> None:
-    assert shortened(Text(words), width, keep_end=keep_end).cell_len <= width
+    assert truncate(Text(words), width, keep_end=keep_end).cell_len <= width
     rows: list[Row] = [(words, "x", words)]
-    for line in table([column(0, "name"), column(2, words, rank=1, least=3)], rows, width):
+    for line in table([column(0, "name"), column(2, words, rank=1, min_width=3)], rows, width):
         assert line.cell_len <= width

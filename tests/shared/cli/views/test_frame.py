@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from shared.cli.views.frame import Look, allotted, frame
+from shared.cli.views.frame import FrameData, allocate_rows, frame
 from shared.cli.views.history import RejectionCounts
 from shared.messages.worker_report import WorkerReport
 from tests.shared.cli.reports import (
@@ -35,9 +35,9 @@ STATES = {
 }
 
 
-def look(*workers: WorkerReport, **changes: object) -> Look:
+def look(*workers: WorkerReport, **changes: object) -> FrameData:
     speeds = {worker.id: [None, 1.0, 2.0] * 20 for worker in workers}
-    return Look(cluster(*workers), speeds, **changes)  # type: ignore[arg-type]
+    return FrameData(cluster(*workers), speeds, **changes)  # type: ignore[arg-type]
 
 
 def printed(lines: list[Text], width: int) -> list[str]:
@@ -90,7 +90,9 @@ def test_markup_from_outside_is_shown_as_it_is() -> None:
 
 
 def test_what_came_in_the_last_interval_stands_in_brackets() -> None:
-    text = "\n".join(line.plain for line in frame(look(OVERLOADED, news=RejectionCounts(3)), 80))
+    text = "\n".join(
+        line.plain for line in frame(look(OVERLOADED, new_counts=RejectionCounts(3)), 80)
+    )
     assert "rejected 47 (+3)  dropped 5  promoted 17" in text
 
 
@@ -117,7 +119,7 @@ def test_sorting_by_load_puts_the_busiest_first() -> None:
 
 def test_a_stale_frame_is_grey_below_the_error_and_its_age() -> None:
     problem = "no controller answers at [nats]; " + "is `controller` running? " * 10
-    first, *rest = frame(look(OVERLOADED, problem=problem, age_s=75), 80)
+    first, *rest = frame(look(OVERLOADED, error=problem, age_s=75), 80)
     assert first.plain.startswith("no answer for 1m15s: no controller answers at [nats]")
     assert first.cell_len == 80 and first.plain.endswith("…")
     assert {str(line.style) for line in rest} == {"bright_black"}
@@ -147,4 +149,4 @@ def test_a_frame_that_is_printed_once_explains_no_keys() -> None:
 def test_sections_share_a_small_screen_by_weight(
     needs: list[int], room: int, given: list[int]
 ) -> None:
-    assert allotted(needs, [3, 1, 1][: len(needs)], room) == given
+    assert allocate_rows(needs, [3, 1, 1][: len(needs)], room) == given

@@ -2,8 +2,8 @@
 
 from shared.cli.views.models import (
     batching_lines,
-    doing,
     error_lines,
+    model_activity,
     model_rows,
     model_table,
     warning_lines,
@@ -58,13 +58,13 @@ def test_below_the_table_stands_whose_rows_are_alone_and_why() -> None:
 
 
 def test_the_phase_is_what_a_loading_model_does() -> None:
-    assert doing(loading()) == "downloading"
-    assert doing(loading(phase=None)) == "loading"
-    assert doing(warm(phase="downloading")) == "warm"
+    assert model_activity(loading()) == "downloading"
+    assert model_activity(loading(phase=None)) == "loading"
+    assert model_activity(warm(phase="downloading")) == "warm"
 
 
 def test_calm_is_what_needs_no_attention() -> None:
     calm, busy, failing = model_rows(
         [worker(models=[warm(), warm(queued_requests=1), failed(), loading()])]
     )[:3]
-    assert calm.calm and not busy.calm and not failing.calm
+    assert calm.is_quiet and not busy.is_quiet and not failing.is_quiet

@@ -1,6 +1,6 @@
 """The lines of workers."""
 
-from shared.cli.views.workers import in_order, worker_table
+from shared.cli.views.workers import sorted_workers, worker_table
 from shared.messages.worker_report import MemoryStatus, PreWarmingStatus
 from tests.shared.cli.reports import GIB, OVERLOADED, PLAIN, WARMING, many, worker
 
@@ -11,19 +11,19 @@ def test_workers_are_sorted_as_asked() -> None:
         worker("c", queued_requests=9),
         worker("a", memory=MemoryStatus(own_bytes=9 * GIB, hard_bytes=10 * GIB)),
     )
-    assert in_order([idle, busy, full], "name") == [full, idle, busy]
-    assert in_order([idle, busy, full], "load") == [busy, full, idle]
-    assert in_order([idle, busy, full], "memory") == [full, idle, busy]
+    assert sorted_workers([idle, busy, full], "name") == [full, idle, busy]
+    assert sorted_workers([idle, busy, full], "load") == [busy, full, idle]
+    assert sorted_workers([idle, busy, full], "memory") == [full, idle, busy]
 
 
 def test_load_is_relative_to_the_slots() -> None:
     small, large = worker("small", active_requests=2, max_batch_size=2), worker(active_requests=3)
-    assert in_order([large, small], "load") == [small, large]
+    assert sorted_workers([large, small], "load") == [small, large]
 
 
 def test_equal_workers_stay_in_the_order_of_their_names() -> None:
     workers = [worker(name) for name in ("c", "a", "b")]
-    assert [one.id for one in in_order(workers, "load")] == ["a", "b", "c"]
+    assert [one.id for one in sorted_workers(workers, "load")] == ["a", "b", "c"]
 
 
 def test_a_line_has_all_figures_at_200_columns() -> None:

@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from shared.cli.benches.texts import system_prompt, told
+from shared.cli.benches.prompt_texts import system_prompt, user_prompt
 
 
 @pytest.mark.parametrize("characters", [1, 100, 5_000, 200_000])
 def test_texts_have_the_size_that_is_asked_for(characters: int) -> None:
-    assert len(system_prompt(characters)) == len(told(1, 1, characters)) == characters
+    assert len(system_prompt(characters)) == len(user_prompt(1, 1, characters)) == characters
 
 
 def test_a_longer_system_prompt_begins_as_a_shorter_one() -> None:
@@ -23,6 +23,6 @@ def test_no_tool_is_described_twice() -> None:
 
 def test_every_turn_of_every_agent_is_another_text_and_each_time_the_same() -> None:
     turns = list(itertools.product(range(1, 11), range(1, 7)))
-    texts = [told(agent, turn, 300) for agent, turn in turns]
+    texts = [user_prompt(agent, turn, 300) for agent, turn in turns]
     assert len(set(texts)) == len(turns)
-    assert texts == [told(agent, turn, 300) for agent, turn in turns]
+    assert texts == [user_prompt(agent, turn, 300) for agent, turn in turns]

@@ -1,5 +1,4 @@
-"""What the agents of a benchmark are told: a system prompt with tools, then results of tools. The
-same in each run."""
+"""Prompts of the agents: a system prompt with tools, then tool results. Equal in each run."""
 
 import itertools
 import random
@@ -30,16 +29,16 @@ _STATES = ("open", "paid", "late", "blocked", "returned", "disputed", "in transi
 
 
 def system_prompt(characters: int) -> str:
-    """So many characters, the same for all agents; what is shorter is how the longer begins."""
+    """Return a system prompt of so many characters; a shorter one is a prefix of a longer one."""
     return _cut(itertools.chain([_ROLE], _tools()), characters)
 
 
-def told(agent: int, turn: int, characters: int) -> str:
-    """What an agent reads before its answer of this turn, both from 1 on: a task, then results."""
-    draw = random.Random(f"agent {agent}, turn {turn}")
-    noun = draw.choice(_NOUNS)
+def user_prompt(agent: int, turn: int, characters: int) -> str:
+    """Return the user message of a turn: a task in turn 1, then tool results. Both count from 1."""
+    rng = random.Random(f"agent {agent}, turn {turn}")
+    noun = rng.choice(_NOUNS)
     head = f"Result of read_{noun}:\n" if turn > 1 else f"Task {agent}: find what is wrong here.\n"
-    return _cut(itertools.chain([head], _records(draw)), characters)
+    return _cut(itertools.chain([head], _records(rng)), characters)
 
 
 def _tools() -> Iterator[str]:
@@ -57,13 +56,13 @@ def _tools() -> Iterator[str]:
             yield orjson.dumps(tool).decode() + "\n"
 
 
-def _records(draw: random.Random) -> Iterator[str]:
+def _records(rng: random.Random) -> Iterator[str]:
     while True:
         record = {
-            "id": draw.randint(1000, 9999),
-            "town": draw.choice(_TOWNS),
-            "state": draw.choice(_STATES),
-            "amount": draw.randint(100, 99_999) / 100,
+            "id": rng.randint(1000, 9999),
+            "town": rng.choice(_TOWNS),
+            "state": rng.choice(_STATES),
+            "amount": rng.randint(100, 99_999) / 100,
         }
         yield orjson.dumps(record).decode() + "\n"
 

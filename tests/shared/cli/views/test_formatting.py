@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.cli.views import figures
+from shared.cli.views import formatting
 from tests.shared.cli.reports import GIB, HOSTILE
 
 MIB = 2**20
@@ -20,13 +20,13 @@ MIB = 2**20
     ],
 )
 def test_a_size_has_two_figures_that_matter(count_bytes: int, said: str) -> None:
-    assert figures.size(count_bytes) == said
+    assert formatting.size(count_bytes) == said
 
 
 def test_a_share_of_a_size_has_one_unit() -> None:
-    assert figures.share_of_size(300 * MIB, 8 * GIB) == "0.3/8.0 GiB"
-    assert figures.share_of_size(50 * GIB, 48 * GIB) == "50/48 GiB"
-    assert figures.share_of_size(3 * GIB, 0) == "3.0 GiB"
+    assert formatting.share_of_size(300 * MIB, 8 * GIB) == "0.3/8.0 GiB"
+    assert formatting.share_of_size(50 * GIB, 48 * GIB) == "50/48 GiB"
+    assert formatting.share_of_size(3 * GIB, 0) == "3.0 GiB"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_share_of_a_size_has_one_unit() -> None:
     [(0, "0s"), (59.9, "59s"), (185, "3m05s"), (3723, "1h02m"), (187_200, "2d04h"), (-1, "0s")],
 )
 def test_a_duration_has_two_units(seconds: float, said: str) -> None:
-    assert figures.duration(seconds) == said
+    assert formatting.duration(seconds) == said
 
 
 @pytest.mark.parametrize(
@@ -51,19 +51,19 @@ def test_a_duration_has_two_units(seconds: float, said: str) -> None:
     ],
 )
 def test_a_short_time_is_short(milliseconds: float, said: str) -> None:
-    assert figures.short_time(milliseconds) == said
+    assert formatting.short_time(milliseconds) == said
 
 
 def test_a_rate_below_ten_has_a_fraction() -> None:
-    assert [figures.rate(rate) for rate in (0, 0.5, 9.94, 9.96, 1312.4)] == [
+    assert [formatting.rate(rate) for rate in (0, 0.5, 9.94, 9.96, 1312.4)] == [
         "0", "0.5", "9.9", "10", "1312",
     ]  # fmt: skip
 
 
 def test_words_from_outside_cannot_steer_the_terminal() -> None:
-    assert figures.printable(HOSTILE) == "[red]x[/red] [/] red next line [link=http://x]"
-    assert figures.printable("a\x1b]0;title\x07b\x1b c\u202ed\x00") == "ab c d"
+    assert formatting.printable(HOSTILE) == "[red]x[/red] [/] red next line [link=http://x]"
+    assert formatting.printable("a\x1b]0;title\x07b\x1b c\u202ed\x00") == "ab c d"
 
 
 def test_words_are_no_markup() -> None:
-    assert figures.words("[red]x[/red]").plain == "[red]x[/red]"
+    assert formatting.plain_text("[red]x[/red]").plain == "[red]x[/red]"

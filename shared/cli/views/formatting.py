@@ -1,6 +1,6 @@
-"""How figures, states and words from outside are written for people.
+"""Formatting of numbers, states and text from outside.
 
-Sizes are in powers of 1024 (MiB, GiB), as machines' memory is sold and `worker --check` says.
+Sizes are in powers of 1024 (MiB, GiB), as memory is sold and as `worker --check` prints it.
 """
 
 import re
@@ -8,8 +8,8 @@ from datetime import datetime
 
 from rich.text import Text
 
-NOTHING = "-"
-"""Stands where there is no figure."""
+NO_VALUE = "-"
+"""Placeholder for a missing value."""
 
 _STYLES = {
     "ready": "green", "warm": "green", "running": "green",
@@ -28,24 +28,24 @@ _HOUR_S = 3600
 _DAY_S = 86400
 
 
-def printable(words: str) -> str:
-    """The words in one line, without what would move a terminal's cursor or change its colours."""
-    words = _ESCAPE_SEQUENCE.sub("", words)
-    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
+def printable(text: str) -> str:
+    """Return the text in one line, without escape sequences and control characters."""
+    text = _ESCAPE_SEQUENCE.sub("", text)
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def words(text: str, style: str = "") -> Text:
-    """Words from outside, to be shown as they are."""
+def plain_text(text: str, style: str = "") -> Text:
+    """Return text from outside without markup; escape sequences are removed."""
     return Text(printable(text), style=style)
 
 
 def style_of(state: str) -> str:
-    """The colour of a state of a cluster, worker, controller, engine or model, or of a pressure."""
+    """Return the colour of a state (of cluster, worker, engine, ...) or of a memory pressure."""
     return _STYLES.get(state, "")
 
 
-def state(name: str) -> Text:
-    return words(name, style_of(name))
+def state_text(name: str) -> Text:
+    return plain_text(name, style_of(name))
 
 
 def size(count_bytes: int) -> str:
@@ -55,7 +55,7 @@ def size(count_bytes: int) -> str:
 
 
 def share_of_size(count_bytes: int, limit_bytes: int) -> str:
-    """8.1/14 GiB; without a limit the size alone."""
+    """8.1/14 GiB; only the size if there is no limit."""
     if not limit_bytes:
         return size(count_bytes)
     unit, name = _unit(max(count_bytes, limit_bytes))
@@ -84,13 +84,13 @@ def short_time(milliseconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < _MINUTE_S - 0.05 else duration(round(seconds))
 
 
-def moment(at: float) -> str:
-    """A time, in seconds since 1970, as it is here."""
+def local_time(at: float) -> str:
+    """Return a Unix time as local date and time."""
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
 
 
 def rate(per_s: float) -> str:
-    """Tokens in a second: 0, 7.5, 134."""
+    """Tokens per second: 0, 7.5, 134."""
     return f"{per_s:.1f}" if 0 < per_s < 9.95 else f"{per_s:.0f}"
 
 

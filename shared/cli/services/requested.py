@@ -1,16 +1,16 @@
-"""The service that somebody asks for, as it would run in this folder and terminal."""
+"""The service that a command line asks for, as it would run in this folder and terminal."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shared.access.server_folder import CONFIG_NAME
-from shared.cli.local.programs import nats_server, our_program
+from shared.cli.local.programs import nats_server_path, program_path
 from shared.cli.services.catalogue import (
-    OURS,
-    Place,
+    PROGRAMS,
+    ServiceContext,
     awake_service,
     nats_service,
-    our_service,
+    program_service,
     wired_limit_service,
 )
 from shared.cli.services.service import Account, Level, SystemService
@@ -19,15 +19,15 @@ from shared.errors import SettingsError
 from shared.folders import cache_folder, data_folder
 from shared.settings import load_settings, settings_file
 
-_CARRIED = (
+_INHERITED_VARIABLES = (
     *("XDG_CACHE_HOME", "XDG_DATA_HOME"),
     *("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"),
 )
-"""Variables that say where files are. All else belongs into the settings file."""
+"""Variables that name folders. Other settings belong in the settings file."""
 _LOGS = "Library/Logs/mlx-nats-cluster"
 
 
-def asked_service(
+def requested_service(
     name: str,
     arguments: Sequence[str],
     level: Level,
@@ -37,70 +37,71 @@ def asked_service(
     supervisor: SupervisorName,
     environment: Mapping[str, str],
 ) -> SystemService:
-    """
+    """Return the service `name`.
+
     Args:
-        config: the settings file, as `settings_file` has it.
-        folder: of the NATS server.
+        config: the settings file, as for `settings_file`.
+        folder: the folder of the NATS server.
 
     Raises:
-        SettingsError: it could not run like that.
+        SettingsError: the service could not run with these arguments.
     """
-    place = _place(Account.here(), config, supervisor, environment)
-    if name in OURS:
+    context = _context(Account.current(), config, supervisor, environment)
+    if name in PROGRAMS:
         if folder is not None:
-            raise SettingsError("--folder is for the service nats")
-        return our_service(name, place, load_settings(config), arguments)
+            raise SettingsError("--folder is for the service nats only")
+        return program_service(name, context, load_settings(config), arguments)
     if name == "wired-limit":
-        return wired_limit_service(place, _megabytes(arguments, level))
+        return wired_limit_service(context, _megabytes(arguments, level))
     if arguments:
         raise SettingsError(f"{name} takes no arguments: {arguments[0]!r}")
     if name == "awake":
-        return awake_service(place)
-    server_folder = (folder or place.data / "access").absolute()
+        return awake_service(context)
+    server_folder = (folder or context.data / "access").absolute()
     if not (server_folder / CONFIG_NAME).is_file():
         raise SettingsError(
-            f"{server_folder} has no {CONFIG_NAME}: `cluster auth init` makes it, or name with "
-            "--folder where it is"
+            f"{server_folder} has no {CONFIG_NAME}. Create it with `cluster auth init`, or name "
+            "its folder with --folder"
         )
-    return nats_service(place, server_folder)
+    return nats_service(context, server_folder)
 
 
 def logs_folder(account: Account, supervisor: SupervisorName) -> Path | None:
-    """Where services write what they say; None where the supervisor keeps it."""
+    """Return the folder of service logs; None if the supervisor stores them."""
     return account.home / _LOGS if supervisor == "launchd" else None
 
 
-def _place(
+def _context(
     account: Account,
     config: Path | None,
     supervisor: SupervisorName,
     environment: Mapping[str, str],
-) -> Place:
+) -> ServiceContext:
     file = settings_file(config)
-    carried = {name: environment[name] for name in _CARRIED if name in environment}
-    hub = carried.get("HF_HOME", account.home / ".cache/huggingface")
-    hubs = [Path(folder) for folder in (hub, carried.get("HF_HUB_CACHE")) if folder is not None]
-    return Place(
+    inherited = {name: environment[name] for name in _INHERITED_VARIABLES if name in environment}
+    hub = inherited.get("HF_HOME", account.home / ".cache/huggingface")
+    hubs = [Path(folder) for folder in (hub, inherited.get("HF_HUB_CACHE")) if folder is not None]
+    return ServiceContext(
         account=account,
-        program=lambda name: nats_server() if name == "nats-server" else our_program(name),
+        program=lambda name: nats_server_path() if name == "nats-server" else program_path(name),
         folder=Path.cwd(),
         config=file.absolute() if file is not None else None,
-        environment=carried,
+        environment=inherited,
         logs=logs_folder(account, supervisor),
-        data=_of(account, data_folder()),
-        caches=(_of(account, cache_folder()), *hubs),
+        data=_in_home(account, data_folder()),
+        caches=(_in_home(account, cache_folder()), *hubs),
     )
 
 
-def _of(account: Account, path: Path) -> Path:
-    """The same folder of the account's home: `sudo` may have another."""
+def _in_home(account: Account, path: Path) -> Path:
+    """Return the same folder in the account's home; under `sudo` the home is another one."""
     home = Path.home()
     return account.home / path.relative_to(home) if path.is_relative_to(home) else path
 
 
 def _megabytes(arguments: Sequence[str], level: Level) -> int:
     if level != "system":
-        raise SettingsError("wired-limit is the machine's: it needs --system")
+        raise SettingsError("wired-limit is a setting of the machine: it needs --system")
     match arguments:
         case [number] if number.isascii() and number.isdigit() and int(number) > 0:
             return int(number)

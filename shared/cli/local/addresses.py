@@ -1,0 +1,44 @@
+"""Addresses of servers on this machine."""
+
+import ipaddress
+import socket
+
+from shared.errors import SettingsError
+
+
+def local_address(host: str, port: int) -> str:
+    """Return `host:port` for processes on this machine, for a server that listens on `host`."""
+    local = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    return f"[{local}]:{port}" if ":" in local else f"{local}:{port}"
+
+
+def network_address(host: str, port: int) -> str:
+    """Return `host:port` for other machines, for a server that listens on `host`."""
+    reachable = _own_address() if host in ("0.0.0.0", "::") else host
+    return f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
+
+
+def _own_address() -> str:
+    """Return the address of this machine on its main network, else its host name."""
+    for family, target in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))  # selects the interface; UDP sends nothing yet
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return socket.gethostname()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens on `host`.
+
+    Raises:
+        SettingsError: `host` is neither localhost nor an IP address.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise SettingsError(f"--listen: {host!r} is not an IP address") from None
