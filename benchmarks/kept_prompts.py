@@ -16,7 +16,7 @@ from worker.engine.model import LoadedModel
 from worker.engine.prefill import PendingPrefill, PrefillJob, PrefillRow
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
-from worker.kv_memory.block_tree import NOTHING
+from worker.kv_memory.block_tree import NO_MATCH
 from worker.kv_memory.file_threads import Result
 from worker.link.orders import Submit
 
@@ -65,7 +65,7 @@ class KeptPrompts:
         """Have a prompt that is prefilled on disk, and no more in memory."""
         files = self._memory.files
         (pending,) = job.pending
-        recorder = self._cache.recorder(pending.id, NOTHING, on_disk=True)
+        recorder = self._cache.recorder(pending.id, NO_MATCH, on_disk=True)
         assert files is not None and recorder is not None
         network, layout, row = (
             self._model.network,

@@ -142,9 +142,9 @@ def _fetch(folder: Path, file: HubFile, offer: FilesOffer) -> None:
     taking = Path(tempfile.mkdtemp(dir=folder))
     listing = Listing(_REPO, "0" * 40, (file.name,), (file,))
     blob = Blob(file, listing, taking, taking / "lock")
-    blob.use([Peer(offer)], print)
+    blob.use_peers([Peer(offer)], print)
     blob.fetch()
-    assert blob.came_from == {offer.worker: file.size_bytes}
+    assert blob.bytes_by_source == {offer.worker: file.size_bytes}
     blob.path.unlink()
 
 

@@ -33,7 +33,7 @@ class _Kept:
     def links(self, worker: WorkerId) -> Mapping[str, Tier]:
         return self._links.get(worker, {})
 
-    def keepers(self, link: str) -> Collection[WorkerId]:
+    def workers_caching(self, link: str) -> Collection[WorkerId]:
         return self._keepers.get(link, ())
 
 

@@ -228,7 +228,7 @@ class SimulatedFleet:
                 worker = self._workers[number]
                 await self._bus.publish(subjects.worker_event(worker.id), worker.event())
                 if (beat + number) % _KEPT_EVERY == 0 and (body := worker.kept_changes()):
-                    await self._bus.publish(subjects.kept_event(worker.id), body)
+                    await self._bus.publish(subjects.prefix_event(worker.id), body)
 
     async def _on_dispatch(self, message: BusMessage) -> None:
         arrived_s = time.perf_counter()

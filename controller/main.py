@@ -15,12 +15,12 @@ import click
 from controller.rollout.store import RolloutStore
 from controller.service import Controller, LoadSettings
 from shared.bus import Bus
-from shared.cli.membership_commands import joining_commands
+from shared.cli.membership_commands import membership_commands
 from shared.cli.options import (
     json_option,
     no_discovery_option,
+    prints_errors,
     read_settings,
-    reports_errors,
     settings_options,
     version_option,
 )
@@ -59,7 +59,7 @@ Health: `nats req mlx.health.cluster ''`, or `cluster status`.
 @json_option
 @version_option("controller")
 @click.pass_context
-@reports_errors
+@prints_errors
 def main(
     context: click.Context,
     config: Path | None,
@@ -83,7 +83,9 @@ def main(
         flags["logging"] = {"format": "json"}
 
     def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
-        return read_settings(config, nats, token, flags, seat="controller", rolled_out=rolled_out)
+        return read_settings(
+            config, nats, token, flags, command="controller", rolled_out=rolled_out
+        )
 
     settings = load(None)
     default_id = f"{name_from(socket.gethostname())[:56]}-{secrets.token_hex(3)}"
@@ -92,7 +94,7 @@ def main(
     sys.exit(run_service(lambda stop: _serve(settings, load, identity, logs, stop)))
 
 
-for command in joining_commands("controller"):
+for command in membership_commands("controller"):
     main.add_command(command)
 
 
@@ -126,7 +128,7 @@ async def _announced(
 ) -> AsyncIterator[None]:
     """Announce this cluster on the local network meanwhile, if other machines can reach it."""
     async with contextlib.AsyncExitStack() as stack:
-        announcement = announcement_of(settings.nats, bus.server_facts)
+        announcement = announcement_of(settings.nats, bus.server_info)
         if settings.discovery.enabled and announcement is not None:
             await stack.enter_async_context(
                 announced(announcement, identity, settings.discovery.interfaces)

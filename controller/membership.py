@@ -13,7 +13,7 @@ from controller.fleet.registry import Registry, WorkerGone
 from controller.intake.request_handler import RequestHandler
 from controller.leader.election import LeaderElection
 from controller.leader.leader import Leader
-from controller.requests.events import WorkerHeard
+from controller.requests.events import WorkerReported
 from shared import subjects
 from shared.bus import Bus, BusMessage
 from shared.codec import decode
@@ -85,7 +85,7 @@ class Membership:
                     self._on_worker_gone(gone)
             if self._current_leader() is not None:
                 await self._probes.probe()
-            elif self._handler.in_vain and not self._leadership.leader_missing:
+            elif self._handler.held_messages_expire and not self._leadership.leader_missing:
                 await self._handler.close()
 
     def _busy_workers(self) -> Collection[Boot]:
@@ -110,7 +110,7 @@ class Membership:
             if known is None or gone is not None:
                 self._prefixes.request_full_report(worker)
             if (leader := self._current_leader()) is not None:
-                leader.on(WorkerHeard(worker))
+                leader.handle(WorkerReported(worker))
 
     def _on_worker_absent(self, boot: Boot) -> None:
         if self._registry.remove(*boot, time.monotonic()):
@@ -119,7 +119,7 @@ class Membership:
     def _on_worker_gone(self, gone: WorkerGone) -> None:
         self._prefixes.forget(gone.worker, gone.boot_id)
         if (leader := self._current_leader()) is not None:
-            leader.on(gone)
+            leader.handle(gone)
 
     async def _on_controller_event(self, message: BusMessage) -> None:
         try:
@@ -138,4 +138,4 @@ class Membership:
         if report.state == "draining":
             await self._handler.hold()
         elif report.state == "stopped":
-            self._handler.forget_anonymous()
+            self._handler.drop_held_without_id()

@@ -18,7 +18,7 @@ from controller.leader.transfer import receive_transfer, send_to_successor
 from controller.lifecycle.machine import RequestMachine
 from controller.membership import Membership
 from controller.metrics_server import serving_metrics
-from controller.requests.events import Finish, LeavingBegan, WorkerHeard
+from controller.requests.events import EndRequests, ShutdownBegan, WorkerReported
 from controller.requests.metrics import ControllerMetrics
 from controller.rollout.runner import RolloutRunner
 from controller.status import ControllerStatus
@@ -284,7 +284,7 @@ class Controller:
         self._leader = Leader(self._bus, self.id, machine, self._leadership, self._link)
         await self._leader.open()
         for view in self._registry.workers:
-            self._leader.on(WorkerHeard(view.id))
+            self._leader.handle(WorkerReported(view.id))
         await self._status.publish("state_changed")
         await self._handler.serve(self._leader)
 
@@ -316,10 +316,10 @@ class Controller:
         leader = self._leader
         await self._status.change_state("draining")
         if not standbys:
-            await self._handler.take_no_more()
+            await self._handler.stop_accepting()
             await self._within(_DRAIN_S, leader.until_idle(), stop)
             error = StreamError.of("draining", f"controller {self.id} shut down")
-            leader.on(Finish(None, error))
+            leader.handle(EndRequests(None, error))
             await self._flush()
             await self._leadership.resign()
             await self._publish_stopped()
@@ -327,7 +327,7 @@ class Controller:
         with contextlib.suppress(BusError):  # once they answer, they hold new requests
             await asyncio.gather(*(self._peers.probe(standby) for standby in standbys))
         await self._handler.close()
-        leader.on(LeavingBegan())
+        leader.handle(ShutdownBegan())
         await self._publish_stopped()  # everything published before this has arrived here
         await self._within(_OFFERS_S, leader.until_offers_answered(), stop)
         requests = leader.machine.transferable(time.monotonic())
@@ -343,7 +343,7 @@ class Controller:
     async def _within(self, limit_s: float, wait: Awaitable[None], stop: StopRequest) -> bool:
         """Whether the awaitable completed within the limit."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.0 if stop.in_haste else limit_s):
+            async with asyncio.timeout(0.0 if stop.immediate else limit_s):
                 await wait
                 return True
         return False

@@ -6,6 +6,6 @@ import time
 _CLOCK = time.CLOCK_MONOTONIC if sys.platform == "darwin" else time.CLOCK_BOOTTIME
 
 
-def awake_or_asleep() -> float:
+def boottime_s() -> float:
     """Return seconds since some start. On macOS CLOCK_MONOTONIC counts sleep, on Linux BOOTTIME."""
     return time.clock_gettime(_CLOCK)

@@ -121,7 +121,7 @@ _OF_THE_REQUEST = frozenset({
 })  # fmt: skip
 
 
-def is_of_the_request(code: str) -> bool:
+def is_caused_by_request(code: str) -> bool:
     """Whether the request or its client caused the error, so no other worker would succeed."""
     return code in _OF_THE_REQUEST
 

@@ -109,7 +109,7 @@ class PriorityQueue(Generic[Q, K]):
         """Iterate in queue order."""
         return self.ahead_of(PRIORITIES[-1])
 
-    def room(self, level: Priority) -> int:
+    def capacity(self, level: Priority) -> int:
         """Return how many more requests of a priority fit in."""
         if self._reject_when_full:
             reserved = self._level_of(level) * (self.max_depth // _RESERVED_SHARE)
@@ -130,7 +130,7 @@ class PriorityQueue(Generic[Q, K]):
             The request that the full queue drops: this one, or a queued one. None if the queue
             had capacity.
         """
-        if self.room(request.level) <= 0:
+        if self.capacity(request.level) <= 0:
             return request
         dropped = self._lowest() if len(self) >= self.max_depth else None
         if dropped is not None:

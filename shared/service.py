@@ -27,14 +27,14 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.in_haste = False
+        self.immediate = False
 
     @property
     def requested(self) -> bool:
         return self._event.is_set()
 
-    def request(self, *, in_haste: bool = False) -> None:
-        self.in_haste = self.in_haste or in_haste
+    def request(self, *, immediate: bool = False) -> None:
+        self.immediate = self.immediate or immediate
         self._event.set()
 
     async def wait(self) -> None:
@@ -109,6 +109,6 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, stop: StopRequest) -> None:
         if not os.read(descriptor, 1024):
             loop.remove_reader(descriptor)
             logger.warning("the parent process exited; stopping")
-            stop.request(in_haste=True)
+            stop.request(immediate=True)
 
     loop.add_reader(descriptor, on_readable)

@@ -70,7 +70,7 @@ INFER_ALL = "mlx.infer.*.*"
 REQUEST_ALL = "mlx.request.*.*"
 ROUTE_ALL = "mlx.route.*.*"
 WORKER_EVENT_ALL = "mlx.event.worker.*"
-KEPT_EVENT_ALL = "mlx.event.kept.*"
+PREFIX_EVENT_ALL = "mlx.event.kept.*"
 CONTROLLER_EVENT_ALL = "mlx.event.controller.*"
 HEALTH_CONTROLLERS = "mlx.health.controller"
 HEALTH_CLUSTER = "mlx.health.cluster"
@@ -95,7 +95,7 @@ def rollout_version(number: int) -> str:
     return f"version.{number}"
 
 
-def kept(bucket: str, key: str) -> str:
+def key_value(bucket: str, key: str) -> str:
     """Return the subject of a key in a JetStream bucket."""
     return f"$KV.{bucket}.{key}"
 
@@ -178,7 +178,7 @@ def worker_event(worker: WorkerId) -> str:
     return f"mlx.event.worker.{worker}"
 
 
-def kept_event(worker: WorkerId) -> str:
+def prefix_event(worker: WorkerId) -> str:
     return f"mlx.event.kept.{worker}"
 
 
@@ -220,7 +220,7 @@ def is_any_inbox(subject: str) -> bool:
     return inboxes and _LITERAL.fullmatch(subject) is not None
 
 
-def may_hear(subject: str, client: ClientName, *, strict: bool) -> bool:
+def may_receive(subject: str, client: ClientName, *, strict: bool) -> bool:
     """Whether the reply to a client's query may be sent to `subject`: an inbox of the client, or
     of a process of the cluster, which sends queries for many clients."""
     if subject.startswith(f"{INTERNAL_INBOX_PREFIX}."):

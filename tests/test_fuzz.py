@@ -30,7 +30,7 @@ from shared.messages.health import ClusterHealth, ControllerHealth, WorkerHealth
 from shared.messages.logs import LogRecord, RecentLogs, RecentLogsQuery
 from shared.messages.request import InferenceRequest
 from shared.messages.request_events import RequestEvents
-from shared.messages.request_parsing import Claims, parse_request
+from shared.messages.request_parsing import RequestHeader, parse_request
 from shared.messages.rollout import RolloutReply, RolloutState, Version
 from tests.bad_values import Shape
 from tests.random_json import near, random_value
@@ -85,7 +85,7 @@ def test_bytes_are_a_request_or_an_error_that_says_why_not(random: Random) -> No
     else:
         assert isinstance(request, InferenceRequest)
         assert len(request.fingerprint()) == 64
-    claimed = Claims.of(payload).request_id
+    claimed = RequestHeader.of(payload).request_id
     assert claimed is None or 0 < len(claimed) <= 128
 
 

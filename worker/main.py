@@ -15,17 +15,17 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from shared import subjects
 from shared.bus import Bus
-from shared.cli.membership_commands import joining_commands
+from shared.cli.membership_commands import membership_commands
 from shared.cli.options import (
     json_option,
     no_discovery_option,
-    not_empty,
+    prints_errors,
     read_settings,
-    reports_errors,
+    reject_empty,
     settings_options,
     version_option,
 )
-from shared.discovery.selection import may_follow, servers_to_follow
+from shared.discovery.selection import is_server_unset, select_servers
 from shared.errors import NoResponders, RequestTimedOut, SettingsError
 from shared.ids import WorkerId
 from shared.logs import LogStore, set_up_logging
@@ -70,7 +70,7 @@ running requests first; a second Ctrl-C stops at once.
     "--model",
     "models",
     multiple=True,
-    callback=not_empty,
+    callback=reject_empty,
     help="Model to serve: alias, folder or Hugging Face id.",
 )
 @click.option("--check", is_flag=True, help="Show device, BLAS, threads, memory, speed; then exit.")
@@ -81,7 +81,7 @@ running requests first; a second Ctrl-C stops at once.
 @json_option
 @version_option("worker")
 @click.pass_context
-@reports_errors
+@prints_errors
 def main(
     context: click.Context,
     config: Path | None,
@@ -109,13 +109,13 @@ def main(
         flags["discovery"] = {"enabled": False}
     if as_json:
         flags["logging"] = {"format": "json"}
-    own = read_settings(config, nats, token, flags, seat="worker")
+    own = read_settings(config, nats, token, flags, command="worker")
     if check:
         sys.exit(_check(own, as_json=as_json))
-    if may_follow(own):
+    if is_server_unset(own):
         log = partial(click.echo, err=True)
-        nats = ",".join(asyncio.run(servers_to_follow(own.discovery, own.nats, log)))
-        own = read_settings(config, nats, token, flags, seat="worker")
+        nats = ",".join(asyncio.run(select_servers(own.discovery, own.nats, log)))
+        own = read_settings(config, nats, token, flags, command="worker")
     identity = WorkerId(own.worker.id) if own.worker.id else stable_worker_id()
 
     def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
@@ -124,7 +124,7 @@ def main(
             nats,
             token,
             flags,
-            seat="worker",
+            command="worker",
             rolled_out=rolled_out,
             machine=lambda settings: this_machine(identity, settings.worker.labels),
         )
@@ -141,7 +141,7 @@ def main(
     sys.exit(status)
 
 
-for joining in joining_commands("worker"):
+for joining in membership_commands("worker"):
     main.add_command(joining)
 
 

@@ -20,7 +20,7 @@ from controller.requests.instructions import Instructions
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import WORKER_FAULTS, ClientRequest, WorkerRejection
 from controller.requests.transitions import Trigger
-from controller.routing import NoRoute, nearest
+from controller.routing import NoRoute, most_relevant_reason
 from shared.errors import ERROR_CODES, ClusterError, is_retryable
 from shared.ids import BootId, WorkerId
 from shared.messages.request_events import TokensEmitted
@@ -122,7 +122,7 @@ class Dispatcher:
             decision = self.router.select(request, query, now)
         except NoRoute as error:
             return error
-        prefill_ms = decision.chosen.forecast.prefill_ms
+        prefill_ms = decision.chosen.ttft.prefill_ms
         placement = Placement(decision.worker, prefill_ms, now, choices=request.contents.choices)
         if request.contents.debug:
             request.route = self.router.route(request, query, decision)
@@ -146,16 +146,16 @@ class Dispatcher:
 
     def _set_wait(self, request: ClientRequest, error: NoRoute) -> None:
         """Set why and until when a request waits."""
-        max_wait_s = _STARTS_WITHIN_S if error.starts else self.waiting.max_wait_s
+        max_wait_s = _STARTS_WITHIN_S if error.is_starting else self.waiting.max_wait_s
         request.wake_at = max((request.waiting_since or 0.0) + max_wait_s, self._settled_at)
         request.reason, request.no_route = error.code, error
 
     def _is_worth_waiting(self, request: ClientRequest, error: NoRoute) -> bool:
         """Whether a worker may have capacity later. Assumed until `settled_at`."""
-        if self._out.now < self._settled_at or error.returns:
+        if self._out.now < self._settled_at or error.may_return:
             return True
         rejections = request.rejected.values()
-        return self.waiting.enabled and (error.passes or any(map(is_temporary, rejections)))
+        return self.waiting.enabled and (error.is_temporary or any(map(is_temporary, rejections)))
 
     def give_up_waiting(self, request: ClientRequest) -> None:
         """No worker had capacity in time."""
@@ -171,7 +171,7 @@ class Dispatcher:
                 view.queue_full_count += 1
         reason: ClusterError = error
         if request.rejected:  # the other workers are ineligible
-            reason = nearest([all_rejected(request), error])
+            reason = most_relevant_reason([all_rejected(request), error])
         # The failure of the last attempt says more than the lack of another worker.
         end = request.last_error or StreamError.from_exception(reason)
         self._fire(request, "end_requested", end)
@@ -242,7 +242,7 @@ class Dispatcher:
             self._metrics.first_token(request.model, seconds)
             if request.query is not None:
                 links = [link for link, _ in request.query.links(request.model)]
-                self._prefixes.expect(request.worker, links)
+                self._prefixes.expect_cached(request.worker, links)
         return request.record_tokens(event, self._out.now)
 
     # After a failure.

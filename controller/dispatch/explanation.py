@@ -43,20 +43,20 @@ def _candidates(decision: RouteDecision) -> list[RouteCandidate]:
     chosen = decision.chosen
 
     def order(candidate: Candidate) -> tuple[bool, float]:
-        return candidate is not chosen, candidate.forecast.total_ms
+        return candidate is not chosen, candidate.ttft.total_ms
 
     return [_candidate(each) for each in sorted(decision.candidates, key=order)][:_MAX_LISTED]
 
 
 def _candidate(candidate: Candidate) -> RouteCandidate:
-    forecast, view = candidate.forecast, candidate.worker
+    forecast, view = candidate.ttft, candidate.worker
     return RouteCandidate(
         worker=view.id,
         state=candidate.status.state,
         load=round(candidate.load, 3),
         requests=view.load,
-        kept=round(candidate.kept.share, 4),
-        tier=candidate.kept.tier if candidate.kept.share else None,
+        kept=round(candidate.cached.share, 4),
+        tier=candidate.cached.tier if candidate.cached.share else None,
         forecast_ms=ForecastMs(
             load=round(forecast.load_ms, 2),
             wait=round(forecast.wait_ms, 2),

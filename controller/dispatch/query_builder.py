@@ -47,7 +47,7 @@ def route_query_of(
         session=request.affinity,
         home=home,
         is_turn=request.session is not None,
-        among_others=request.part_of is not None,
+        is_list_part=request.part_of is not None,
         abilities=abilities,
         structured=may_reason or _is_structured(body, abilities),
     )

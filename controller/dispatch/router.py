@@ -18,7 +18,7 @@ from controller.routing import (
     RouteDecision,
     RouteQuery,
     find_ineligibility,
-    nearest,
+    most_relevant_reason,
     policy_named,
     select_worker,
 )
@@ -105,13 +105,13 @@ class Router:
         body = request.contents
         query = RouteQuery(request.models, body.requires, body.level)
         for model in request.models:
-            views = self._registry.warm(model)
+            views = self._registry.warm_workers_with(model)
             if not views or body.requires is not None:
                 views = [
                     view
-                    for view in self._registry.holding(model)
+                    for view in self._registry.workers_with(model)
                     if (found := find_ineligibility(view, model, query, now)) is None
-                    or found.passes
+                    or found.is_temporary
                 ]
             slots = [view.models[model].speed.rows or view.report.max_batch_size for view in views]
             if sum(slots):
@@ -176,7 +176,7 @@ def all_rejected(request: ClientRequest) -> Unavailable:
     """Return why the workers rejected a request, with the code of the nearest refusal; of equals
     the last."""
     refusals = [each.refusal for each in request.rejected.values()]
-    nearest_refusal = nearest(refusals[::-1])
+    nearest_refusal = most_relevant_reason(refusals[::-1])
     waits = [each.retry_after_ms for each in refusals if each.retry_after_ms is not None]
     others = len(refusals) - _MAX_NAMED
     more = [f"{others} others refused"] if others > 0 else []

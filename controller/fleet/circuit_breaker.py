@@ -32,7 +32,7 @@ class CircuitBreaker:
         self._last_before_trials = 0
         self._successes = 0
         self._calls = 0
-        self.opened = 0
+        self.times_opened = 0
 
     def state(self, now: float) -> BreakerState:
         """Return the state; an open breaker becomes half-open after `recovery_timeout_ms`."""
@@ -126,4 +126,4 @@ class CircuitBreaker:
         self._reopens_at = now + self._limits.recovery_timeout_ms / 1000
         self._failures.clear()
         self._trials.clear()
-        self.opened += 1
+        self.times_opened += 1

@@ -22,13 +22,13 @@ class Placement:
         self._judged = False
         view.offered(self, prefill_ms, choices)
 
-    def taken(self) -> None:
+    def accepted(self) -> None:
         """Record that the worker accepted the request."""
         if self._state == "offered":
             self._view.answered(self, accepted=True)
             self._state = "accepted"
 
-    def began(self, now: float) -> None:
+    def tokens_arrived(self, now: float) -> None:
         """Record that tokens arrived: the worker serves the request."""
         if self._judged or self._state == "ended":
             return

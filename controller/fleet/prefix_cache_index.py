@@ -70,7 +70,7 @@ class PrefixCacheIndex:
                 tasks.create_task(self._query(await self._to_query.get()))
 
     async def open(self) -> None:
-        await self._bus.subscribe(subjects.KEPT_EVENT_ALL, self._on_report)
+        await self._bus.subscribe(subjects.PREFIX_EVENT_ALL, self._on_report)
 
     def links(self, worker: WorkerId) -> Mapping[str, Tier]:
         """Return the prefix hashes that a worker has cached, and in which tier."""
@@ -81,14 +81,14 @@ class PrefixCacheIndex:
             self._drop_expired(worker, known)
         return known.links
 
-    def keepers(self, link: str) -> Collection[WorkerId]:
+    def workers_caching(self, link: str) -> Collection[WorkerId]:
         """Return the workers that have a prefix cached, or that know a session by its hash."""
         return self._workers_by_hash.get(link, ())
 
     def home(self, session: SessionKey) -> WorkerId | None:
         """Return the worker that has the most turns of a session."""
         link = session_link(*session).hex()
-        turns = {id: self._by_worker[id].sessions.get(link, 0) for id in self.keepers(link)}
+        turns = {id: self._by_worker[id].sessions.get(link, 0) for id in self.workers_caching(link)}
         return max(turns, key=lambda worker: (turns[worker], worker), default=None)
 
     def forget(self, worker: WorkerId, boot_id: BootId) -> None:
@@ -98,7 +98,7 @@ class PrefixCacheIndex:
             del self._by_worker[worker]
             self._drop_worker(worker, known.hashes)
 
-    def expect(self, worker: WorkerId, links: Iterable[str]) -> None:
+    def expect_cached(self, worker: WorkerId, links: Iterable[str]) -> None:
         """Record a prompt that a worker has prefilled as cached there. The worker reports it some
         seconds later; until then prompts with the same prefix should go there, too."""
         known, view = self._by_worker.get(worker), self._registry.worker(worker)
@@ -126,7 +126,7 @@ class PrefixCacheIndex:
             logger.debug("worker %s does not report its cached prefixes: %s", worker, error.message)
             return
         if report is not None and self._registry.worker(report.worker) is not None:
-            self.take(report)
+            self.apply_report(report)
 
     async def _on_report(self, message: BusMessage) -> None:
         try:
@@ -140,11 +140,11 @@ class PrefixCacheIndex:
         whole = report.whole or report.number == 1
         boot_id, number = report.boot_id, report.number
         if whole or (known and (known.boot_id, known.number + 1) == (boot_id, number)):
-            self.take(report)
+            self.apply_report(report)
         elif known is None or (known.boot_id, known.number) != (boot_id, number):
             self.request_full_report(report.worker)
 
-    def take(self, report: KeptPrefixes) -> None:
+    def apply_report(self, report: KeptPrefixes) -> None:
         """Apply a report; reports older than the last one are ignored."""
         worker, known = report.worker, self._by_worker.get(report.worker)
         if known is None or known.boot_id != report.boot_id:

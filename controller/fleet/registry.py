@@ -78,7 +78,7 @@ class Registry:
             self._sorted = sorted(self._workers.values(), key=lambda view: view.id)
         return self._sorted
 
-    def holding(self, model: ModelId) -> Sequence[WorkerView]:
+    def workers_with(self, model: ModelId) -> Sequence[WorkerView]:
         """Return the workers that have a model, whatever its state, sorted by id."""
         if (found := self._holding.get(model)) is None:
             found = [view for view in self.workers if model in view.models]
@@ -98,10 +98,10 @@ class Registry:
                 found[view.id] = state
         return found
 
-    def warm(self, model: ModelId) -> Sequence[WorkerView]:
+    def warm_workers_with(self, model: ModelId) -> Sequence[WorkerView]:
         """Return the workers that accept requests and have a model warm, sorted by id."""
         if (found := self._warm.get(model)) is None:
-            found = [view for view in self.holding(model) if _is_warm(view.report, model)]
+            found = [view for view in self.workers_with(model) if _is_warm(view.report, model)]
             self._warm[model] = found
         return found
 
@@ -124,7 +124,7 @@ class Registry:
     def worker(self, worker: WorkerId) -> WorkerView | None:
         return self._workers.get(worker)
 
-    def is_here(self, worker: WorkerId, boot_id: BootId | None) -> bool:
+    def is_alive(self, worker: WorkerId, boot_id: BootId | None) -> bool:
         """Whether this boot of a worker is alive."""
         view = self._workers.get(worker)
         return view is not None and view.report.boot_id == boot_id

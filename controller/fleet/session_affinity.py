@@ -21,7 +21,7 @@ class SessionAffinity:
         self.ttl_s = ttl_s
         self._homes: OrderedDict[SessionKey, tuple[WorkerId, float]] = OrderedDict()
 
-    def last(self, session: SessionKey) -> WorkerId | None:
+    def last_worker(self, session: SessionKey) -> WorkerId | None:
         """Return the worker that served the session last, however long ago."""
         known = self._homes.get(session)
         return known[0] if known is not None else self._prefixes.home(session)
@@ -36,7 +36,7 @@ class SessionAffinity:
         worker, used_at = known
         return worker if now - used_at <= self.ttl_s else None
 
-    def settle(self, session: SessionKey, worker: WorkerId, now: float) -> WorkerId | None:
+    def record_turn(self, session: SessionKey, worker: WorkerId, now: float) -> WorkerId | None:
         """Record that a worker served a turn; returns the worker that served the turn before, if
         this controller knows it."""
         before = self._homes.get(session)

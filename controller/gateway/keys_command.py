@@ -17,7 +17,7 @@ from controller.gateway.api_keys import (
     read_keys,
     write_keys,
 )
-from shared.cli.options import json_option, reports_errors
+from shared.cli.options import json_option, prints_errors
 from shared.codec import first_problem
 from shared.errors import SettingsError
 from shared.messages.priorities import PRIORITIES
@@ -45,7 +45,7 @@ def keys() -> None:
 @click.option("--admin", is_flag=True, help="May read /metrics.")
 @json_option
 @click.pass_obj
-@reports_errors
+@prints_errors
 def add(
     settings: ClusterSettings, /, client: str, models: tuple[str, ...], as_json: bool, **limits: Any
 ) -> None:
@@ -68,7 +68,7 @@ def add(
 @keys.command("list", help="List the clients, their limits, and the first digits of the hashes.")
 @json_option
 @click.pass_obj
-@reports_errors
+@prints_errors
 def list_keys(settings: ClusterSettings, as_json: bool) -> None:
     entries = _existing_keys(_keys_file(settings))
     if as_json:
@@ -90,7 +90,7 @@ def list_keys(settings: ClusterSettings, as_json: bool) -> None:
 @keys.command(help="Remove all keys of a client, or the key whose hash begins with these digits.")
 @click.argument("client_or_hash")
 @click.pass_obj
-@reports_errors
+@prints_errors
 def rm(settings: ClusterSettings, client_or_hash: str) -> None:
     path = _keys_file(settings)
     entries = _existing_keys(path)

@@ -16,11 +16,11 @@ from controller.gateway.keys_command import keys
 from controller.gateway.server import check_tls
 from controller.gateway.service import GatewayService, key_ring
 from shared.bus import Bus
-from shared.cli.membership_commands import joining_commands
+from shared.cli.membership_commands import membership_commands
 from shared.cli.options import (
     json_option,
+    prints_errors,
     read_settings,
-    reports_errors,
     settings_options,
     version_option,
 )
@@ -57,7 +57,7 @@ Run any number of gateways; a gateway keeps no state. Programs need only another
 @json_option
 @version_option("gateway")
 @click.pass_context
-@reports_errors
+@prints_errors
 def main(
     context: click.Context,
     config: Path | None,
@@ -78,7 +78,7 @@ def main(
         flags["logging"] = {"format": "json"}
     if context.invoked_subcommand in ("join", "leave"):
         return
-    settings = read_settings(config, nats, token, flags, seat="gateway")
+    settings = read_settings(config, nats, token, flags, command="gateway")
     if context.invoked_subcommand is not None:
         context.obj = settings
         return
@@ -92,7 +92,7 @@ def main(
 
 
 main.add_command(keys)
-for joining in joining_commands("gateway"):
+for joining in membership_commands("gateway"):
     main.add_command(joining)
 
 

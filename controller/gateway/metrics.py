@@ -14,7 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
+from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
 from shared.ids import ClientName
 from shared.messages.stream import Usage
 
@@ -40,7 +40,7 @@ class GatewayMetrics:
         )  # fmt: skip
         self._duration = Histogram(
             "mlx_gateway_request_seconds", "Duration of successful requests.",
-            ("model",), buckets=WHOLE_BUCKETS_S, registry=self._registry,
+            ("model",), buckets=REQUEST_BUCKETS_S, registry=self._registry,
         )  # fmt: skip
         self._ignored = Counter(
             "mlx_gateway_ignored_fields", "Request fields that were ignored.",

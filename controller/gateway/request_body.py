@@ -10,7 +10,7 @@ from starlette.requests import Request
 from controller.gateway.unknown_fields import remove_unknown_fields
 from shared.errors import InvalidRequest, RequestError
 from shared.external_model import ExternalModel
-from shared.messages.request_parsing import invalid, refuse_strange_objects
+from shared.messages.request_parsing import reject_unusual_objects, to_invalid_request
 
 E = TypeVar("E", bound=ExternalModel)
 
@@ -71,11 +71,11 @@ def parse_body(request_type: type[E], body: bytes, *, ignore_unknown: bool) -> t
     Raises:
         InvalidRequest: the body is invalid; `param` names the field.
     """
-    refuse_strange_objects(body)
+    reject_unusual_objects(body)
     try:
         request = request_type.model_validate_json(body, extra="allow" if ignore_unknown else None)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise to_invalid_request(error) from None
     return request, remove_unknown_fields(request) if ignore_unknown else []
 
 

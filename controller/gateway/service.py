@@ -110,8 +110,8 @@ class GatewayService:
             self._announce(self._server.url)
             await stop.wait()
             self._app.draining = True
-            self._server.stop(force=stop.in_haste)
-            await asyncio.wait((serving,), timeout=0 if stop.in_haste else self._drain_s)
+            self._server.stop(force=stop.immediate)
+            await asyncio.wait((serving,), timeout=0 if stop.immediate else self._drain_s)
             # Before the bus closes: cancelled requests publish their cancellation.
             await self._server.cancel_requests()
             for task in (*background, serving):

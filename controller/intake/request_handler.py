@@ -21,7 +21,7 @@ from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
 from shared.ids import ControllerId, RequestId, is_name
 from shared.messages.control import RequestQuery, RequestState
-from shared.messages.request_parsing import Claims
+from shared.messages.request_parsing import RequestHeader
 from shared.messages.routes import RouteAnswer
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
@@ -94,26 +94,28 @@ class RequestHandler:
         """Unsubscribe, and drop the held messages."""
         self._leader = None
         self._held.clear()
-        await self.take_no_more()
+        await self.stop_accepting()
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             await subscription.unsubscribe()
 
-    async def take_no_more(self) -> None:
+    async def stop_accepting(self) -> None:
         """Accept no more requests; queries about active requests are still answered."""
         infer, self._infer = self._infer, None
         if infer is not None:
             await infer.unsubscribe()
 
     @property
-    def in_vain(self) -> bool:
+    def held_messages_expire(self) -> bool:
         """Whether the held messages expire because this controller does not lead."""
         held_s = time.monotonic() - self._held_since
         return bool(self._subscriptions) and self._leader is None and held_s > _HOLD_S
 
-    def forget_anonymous(self) -> None:
+    def drop_held_without_id(self) -> None:
         """Drop held requests without an id: the leader that shuts down has accepted them."""
-        named = [each for each in self._held if Claims.of(each[2].payload).request_id is not None]
+        named = [
+            each for each in self._held if RequestHeader.of(each[2].payload).request_id is not None
+        ]
         self._held = deque(named, maxlen=_MAX_HELD)
 
     def _serve_or_hold(self, handle: _Handler) -> Callable[[BusMessage], Awaitable[None]]:
@@ -141,7 +143,7 @@ class RequestHandler:
             return
         try:
             request = self._read(message)
-            leader.on(Published(request))
+            leader.handle(Published(request))
         except RequestError as error:
             await self._reject(leader, message, error)
         except Exception as error:  # one request fails, not the controller
@@ -155,7 +157,7 @@ class RequestHandler:
         return read_request(message, self._settings.skills, max_bytes=limit, now=now)
 
     async def _reject(self, leader: Leader, message: BusMessage, error: RequestError) -> None:
-        multiplex = Claims.of(message.payload).multiplex
+        multiplex = RequestHeader.of(message.payload).multiplex
         end = rejection(message.payload, error, leader.machine.attempts_before)
         await self._answer(message, encode_stream(end, multiplex=multiplex))
 
@@ -164,13 +166,13 @@ class RequestHandler:
     async def _on_query(self, leader: Leader, message: BusMessage) -> None:
         """Handle a cancel or a query for the status of a request."""
         client, verb = subjects.parse_request(message.subject)
-        may_answer = subjects.may_hear(message.reply, client, strict=self._strict)
+        may_answer = subjects.may_receive(message.reply, client, strict=self._strict)
         try:
             if verb not in ("cancel", "status") or not is_name(client):
                 raise InvalidRequest(f"no verb {verb!r} of a client {client!r}")
             query = decode(RequestQuery, message.payload)
         except (DecodeError, InvalidRequest) as error:
-            request_id = Claims.of(message.payload).request_id or RequestId("")
+            request_id = RequestHeader.of(message.payload).request_id or RequestId("")
             state = RequestState(
                 request_id=request_id, state="unknown", controller=self._id, message=error.message
             )
@@ -178,12 +180,12 @@ class RequestHandler:
                 await self._answer(message, encode(state))
             return
         reply = message.reply if may_answer else ""
-        leader.on(Queried((client, query.request_id), reply, cancel=verb == "cancel"))
+        leader.handle(Queried((client, query.request_id), reply, cancel=verb == "cancel"))
 
     async def _on_route(self, leader: Leader, message: BusMessage) -> None:
         """Answer where a request would be routed now."""
         client, _ = subjects.parse_infer(message.subject)
-        if not subjects.may_hear(message.reply, client, strict=self._strict):
+        if not subjects.may_receive(message.reply, client, strict=self._strict):
             return
         try:
             now = time.monotonic()

@@ -7,7 +7,7 @@ from shared.bus import BusMessage
 from shared.errors import ClusterError, InvalidRequest, RequestError
 from shared.ids import is_name, new_request_id
 from shared.messages.request import default_seed
-from shared.messages.request_parsing import Claims, parse_request
+from shared.messages.request_parsing import RequestHeader, parse_request
 from shared.messages.stream import Failed, StreamError
 
 
@@ -49,4 +49,6 @@ def read_request(
 
 def rejection(payload: bytes, error: ClusterError, attempt: int) -> Failed:
     """Return the terminal message of a request that was not accepted."""
-    return Failed(Claims.of(payload).request_id, attempt, None, StreamError.from_exception(error))
+    return Failed(
+        RequestHeader.of(payload).request_id, attempt, None, StreamError.from_exception(error)
+    )

@@ -40,7 +40,7 @@ _DISCOVERY_S = 2.0
 class LeaseBackend(Protocol):
     """Stores the lease record: `shared.bus.LeaseStore`."""
 
-    async def look(self, *, timeout_s: float) -> LeaseValue: ...
+    async def read(self, *, timeout_s: float) -> LeaseValue: ...
 
     async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int: ...
 
@@ -202,7 +202,7 @@ class LeaderElection:
             BusError, TimeoutError: JetStream did not renew the record.
         """
         async with asyncio.timeout(self._renew_s):
-            stored = await self._store.look(timeout_s=self._renew_s)
+            stored = await self._store.read(timeout_s=self._renew_s)
             record = _record_of(stored)
             if record is not None and (record.controller, record.boot_id) != self._identity:
                 self._lose(f"controller {record.controller} leads, in term {record.term}")
@@ -231,7 +231,7 @@ class LeaderElection:
             return self._probe_interval_s
         try:
             async with asyncio.timeout(self._renew_s):
-                stored = await self._store.look(timeout_s=self._renew_s)
+                stored = await self._store.read(timeout_s=self._renew_s)
         except NoJetStream:
             self._lead_alone()
             return self._probe_interval_s

@@ -23,11 +23,11 @@ from controller.requests.instructions import (
     AnswerQuery,
     Instruction,
     Log,
+    ReplyToEvent,
     SendControlOrder,
     SendDispatches,
     SendToClient,
     SendToListRunner,
-    Then,
 )
 from shared import subjects
 from shared.bus import Bus, BusMessage, Subscription
@@ -79,7 +79,7 @@ class Leader:
         self._deferred: list[Callable[[], None]] = []
         self._reply_inbox, self._list_inbox = bus.new_inbox(), bus.new_inbox()
         self._list_runner = PromptListRunner(
-            self.on,
+            self.handle,
             machine.find,
             lambda request: machine.router.capacity(request, time.monotonic()),
             self._send,
@@ -113,7 +113,7 @@ class Leader:
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
 
-    def on(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Handle an event, and carry out the instructions that follow."""
         self._when_confirmed(lambda: self._handle(event))
 
@@ -155,8 +155,8 @@ class Leader:
             is_linked = await self._link.check()
             if is_linked and (await self._confirm() or time.monotonic() >= until):
                 self._stalls = self._link.stalls
-                self.on(LinkRestored())
-                self.on(TimePassed())  # deferred, too: after all that arrived meanwhile
+                self.handle(LinkRestored())
+                self.handle(TimePassed())  # deferred, too: after all that arrived meanwhile
                 deferred, self._deferred = self._deferred, []
                 for act in deferred:
                     self._when_confirmed(act)
@@ -204,7 +204,7 @@ class Leader:
             case SendToListRunner():
                 if self._list_runner.idle:
                     self._tasks.start(self._run_lists())
-                self._list_runner.take(instruction)
+                self._list_runner.handle(instruction)
             case _:
                 assert_never(instruction)
 
@@ -214,7 +214,9 @@ class Leader:
         except BusError as error:
             logger.warning("a message on %s could not be sent: %s", subject, error.message)
 
-    async def _send_order(self, worker: WorkerId, subject: str, payload: bytes, then: Then) -> None:
+    async def _send_order(
+        self, worker: WorkerId, subject: str, payload: bytes, then: ReplyToEvent
+    ) -> None:
         reply: ControlReply | None = None
         try:
             if self._was_stalled:  # the order would be sent after the stall
@@ -226,7 +228,7 @@ class Leader:
         if reply is not None and reply.code == "stale_term":
             self._leadership.on_refused()
         if (event := then(reply)) is not None:
-            self.on(event)
+            self.handle(event)
 
     # Events.
 
@@ -238,7 +240,7 @@ class Leader:
                 reply = decode(DispatchReply, message.payload)
             except DecodeError as error:
                 logger.error("an answer of a worker cannot be read: %s", error.message)
-        self.on(DispatchesAnswered(number, reply))
+        self.handle(DispatchesAnswered(number, reply))
 
     async def _on_request_events(self, message: BusMessage) -> None:
         try:
@@ -246,7 +248,7 @@ class Leader:
         except DecodeError as error:
             logger.error("events of a worker cannot be read: %s", error.message)
             return
-        self.on(RequestsReported(report.worker, report.boot_id, report.events))
+        self.handle(RequestsReported(report.worker, report.boot_id, report.events))
 
     async def _on_list_message(self, message: BusMessage) -> None:
         self._when_confirmed(lambda: self._list_runner.on_message(message))
@@ -277,10 +279,10 @@ class Leader:
         if late_s > _LATE_S:
             self._tasks.start(self._read_replies_first())
         else:
-            self.on(TimePassed())
+            self.handle(TimePassed())
 
     async def _read_replies_first(self) -> None:
         """Handle unread messages of workers before the timer: after a round trip they have been
         read. Otherwise a client could receive a waiting status after its terminal message."""
         await self._link.check()
-        self.on(TimePassed())
+        self.handle(TimePassed())

@@ -9,7 +9,7 @@ from controller.fleet.registry import Registry
 from controller.leader.leader import Leader
 from controller.requests.events import Transferred
 from controller.requests.request import ClientRequest
-from controller.requests.skills import Skills, models_told
+from controller.requests.skills import Skills, models_for_dispatch
 from shared import subjects
 from shared.bus import Bus, BusMessage
 from shared.codec import decode, encode
@@ -71,10 +71,10 @@ async def receive_transfer(
     if leader is not None:
         now = time.monotonic()
         requests = [
-            ClientRequest.carried(dispatch, models_told(dispatch, skills), now)
+            ClientRequest.transferred(dispatch, models_for_dispatch(dispatch, skills), now)
             for dispatch in transfer.requests
         ]
-        leader.on(Transferred(requests))
+        leader.handle(Transferred(requests))
     if message.reply:
         await bus.publish(message.reply, encode(TransferReply(taken=leader is not None)))
 

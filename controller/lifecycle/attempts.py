@@ -53,7 +53,7 @@ class RequestAttempts:
             self._out.add(SendToListRunner("serve", request))
             return
         session, key = request.session, request.key
-        home = router.homes.last(session) if session is not None else None
+        home = router.homes.last_worker(session) if session is not None else None
         if session is None or request.cancelled or not history_needed(request, home):
             self.place(request)
         elif home is None:

@@ -109,7 +109,7 @@ class ClientQueries:
             self.attach_to_list(request, again)
         elif request.end is not None:
             self._out.send_to_client(again, request.end, again.inboxes)
-        elif request.worker and self._registry.is_here(request.worker, request.boot_id):
+        elif request.worker and self._registry.is_alive(request.worker, request.boot_id):
             self.attach(request, again)
         else:
             self.run_again(request, again)

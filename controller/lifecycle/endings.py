@@ -11,7 +11,7 @@ from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import ClientRequest
 from controller.requests.session_turns import SessionTurns
 from controller.requests.store import RequestStore
-from shared.errors import is_of_the_request
+from shared.errors import is_caused_by_request
 from shared.messages.control import ForgetSession
 from shared.messages.request_events import RequestFailed
 from shared.messages.stream import Done, Failed, StreamError
@@ -102,7 +102,7 @@ class RequestEndings:
         request.finish(succeeded=succeeded, code=code, now=self._out.now)
         seconds = request.elapsed_ms(self._out.now) / 1000
         outcome = code or ("cancelled" if request.cancelled else "ok")
-        rejected = not succeeded and is_of_the_request(code)
+        rejected = not succeeded and is_caused_by_request(code)
         self._metrics.ended(request, outcome, seconds, rejected=rejected)
         ended = "finished" if succeeded else "failed"
         self._out.info(f"{ended} after {seconds * 1000:.0f} ms", request)
@@ -118,7 +118,7 @@ class RequestEndings:
         if request.affinity is None or request.worker is None:
             return
         homes = self._dispatcher.router.homes
-        before = homes.settle(request.affinity, request.worker, self._out.now)
+        before = homes.record_turn(request.affinity, request.worker, self._out.now)
         if request.session is not None and before is not None and before != request.worker:
             client, session_id = request.session
             order = ForgetSession(

@@ -194,7 +194,7 @@ class RequestMachine:
                 self._dispatcher.on_outcomes(outcomes)
             case events.TimePassed():
                 self._on_time_passed()
-            case events.WorkerHeard():
+            case events.WorkerReported():
                 self._dispatcher.clear_unresponsive(event.worker)
                 self._takeover.on_report(event.worker)
                 self._timers.capacity_changed()
@@ -213,7 +213,7 @@ class RequestMachine:
             case events.ListEnded():
                 if (request := self._store.get(event.key)) is not None:
                     self._fire(request, "list_ended", event.end)
-            case events.Finish():
+            case events.EndRequests():
                 for request in self._store:
                     if event.key in (None, request.key):
                         self._fire(request, "end_requested", event.error)
@@ -222,7 +222,7 @@ class RequestMachine:
                     self._on_published(request)
             case events.LinkRestored():
                 self._takeover.claim_all()
-            case events.LeavingBegan():
+            case events.ShutdownBegan():
                 self._term.shutting_down = True
                 self._timers.stop_retries()
             case _:
@@ -324,7 +324,7 @@ class RequestMachine:
         error = StreamError.of("worker_lost", f"worker {gone.worker} is gone: {gone.reason}")
         for request in self._store:
             if request.worker == gone.worker and request.state == "running":
-                if not self._registry.is_here(gone.worker, request.boot_id):
+                if not self._registry.is_alive(gone.worker, request.boot_id):
                     self._fire(request, "worker_gone", error)
 
     # Time.

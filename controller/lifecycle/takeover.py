@@ -15,7 +15,7 @@ from controller.requests.events import ContentsReceived, WorkerClaimed
 from controller.requests.instructions import Instructions
 from controller.requests.request import ClientRequest
 from controller.requests.session_turns import SessionTurns
-from controller.requests.skills import Skills, models_told
+from controller.requests.skills import Skills, models_for_dispatch
 from controller.requests.store import RequestStore
 from shared.ids import BootId, WorkerId
 from shared.messages.control import (
@@ -121,7 +121,7 @@ class Takeover:
         self.claims.answered(worker, event.asked_at)
         view.claimed = True
         if claimed.kept is not None:
-            self._prefixes.take(claimed.kept)
+            self._prefixes.apply_report(claimed.kept)
         unknown = [
             _ref(each) for each in claimed.requests if self._reconcile(each, worker, boot_id)
         ]
@@ -200,7 +200,7 @@ class Takeover:
             if request is None or request.attempt != ref.attempt or request.ended:
                 continue
             if contents is not None:
-                models = models_told(contents, self.skills)
+                models = models_for_dispatch(contents, self.skills)
                 self._fire(request, "contents_received", contents, models)
             elif request.request is None:
                 self._fire(request, "contents_lost")

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from controller.prompt_lists.list_job import ListJob
-from shared.clock import awake_or_asleep
+from shared.clock import boottime_s
 from shared.messages.stream import Done, Failed, StreamMessage, encode, encode_multiplexed
 
 _MAX_PER_MESSAGE = 128
@@ -59,7 +59,7 @@ class ListPublisher:
 
     def _probe(self, inbox: str, batch: Iterable[tuple[ListJob, StreamMessage]]) -> str:
         """Return the reply subject of a probe if one is due, else an empty one."""
-        now = awake_or_asleep()
+        now = boottime_s()
         due = [
             job.inboxes.should_probe(inbox, now)
             for job, message in batch

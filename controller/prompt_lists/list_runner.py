@@ -15,7 +15,7 @@ from controller.prompt_lists.list_job import ListJob
 from controller.prompt_lists.list_parts import ListPart, part_request, split
 from controller.prompt_lists.list_publisher import ListPublisher
 from controller.requests.client_messages import state_name
-from controller.requests.events import Event, Finish, ListEnded, Published, Queried
+from controller.requests.events import EndRequests, Event, ListEnded, Published, Queried
 from controller.requests.instructions import SendToListRunner
 from controller.requests.request import ClientRequest, RequestKey
 from controller.requests.store import RETAINED_AFTER_END_S
@@ -23,7 +23,7 @@ from controller.routing import TEMPORARY
 from shared.bus import BusMessage
 from shared.client.assembler import Assembler
 from shared.client.recovery import Recovery, StreamState
-from shared.clock import awake_or_asleep
+from shared.clock import boottime_s
 from shared.errors import ClusterError, DecodeError
 from shared.ids import RequestId
 from shared.inboxes import PROBE_INTERVAL_S
@@ -101,7 +101,7 @@ class PromptListRunner:
 
     # Instructions of the leader.
 
-    def take(self, order: SendToListRunner) -> None:
+    def handle(self, order: SendToListRunner) -> None:
         whole = order.request
         match order.verb:
             case "serve":
@@ -116,7 +116,7 @@ class PromptListRunner:
 
     def _serve(self, whole: ClientRequest) -> None:
         _, max_slots = self._capacity(whole)
-        job = ListJob.start(whole, split(whole, max_slots), awake_or_asleep())
+        job = ListJob.start(whole, split(whole, max_slots), boottime_s())
         self._jobs[whole.key] = job
         self._advance(job)
         self._publisher.flush()
@@ -133,7 +133,7 @@ class PromptListRunner:
         if job.end is not None:
             self._publisher.add(job, job.end, (inbox,))
         else:
-            job.inboxes.add(inbox, awake_or_asleep())
+            job.inboxes.add(inbox, boottime_s())
         self._publisher.flush()
 
     def _cancel(self, whole: ClientRequest) -> None:
@@ -237,7 +237,7 @@ class PromptListRunner:
         state = StreamState(
             connected=True,
             connections=self._connections(),
-            heard=assembler.heard,
+            received_any=assembler.received_any,
             started=assembler.started,
             worker_known=known.worker is not None,
             missing=assembler.missing_from is not None,
@@ -246,7 +246,7 @@ class PromptListRunner:
             step = recovery.next_step(now, state)
         except ClusterError as error:
             self._fail_part(job, part, StreamError.from_exception(error))
-            self._submit(Finish(request.key, StreamError.from_exception(error)))
+            self._submit(EndRequests(request.key, StreamError.from_exception(error)))
             return
         if step == "ask_status":
             recovery.on_state(state_name(known), known.worker is not None, now)
@@ -268,7 +268,7 @@ class PromptListRunner:
             request = part.request
             self._fail_part(job, part, StreamError.from_exception(error))
             if request is not None:
-                self._submit(Finish(request.key, StreamError.from_exception(error)))
+                self._submit(EndRequests(request.key, StreamError.from_exception(error)))
             return
         part.usage = part.assembler.usage
         for output in outputs:
@@ -375,7 +375,7 @@ class PromptListRunner:
             request = part.request
             self._close_part(job, part)
             if request is not None and isinstance(end, Failed):
-                self._submit(Finish(request.key, end.error))
+                self._submit(EndRequests(request.key, end.error))
         self._submit(ListEnded(job.whole.key, end))
 
     def _send(self, job: ListJob, message: StreamMessage) -> None:
@@ -386,7 +386,7 @@ class PromptListRunner:
 
     def _on_no_listener(self, inbox: str) -> None:
         """Nobody listens on an inbox: end the lists without another listener."""
-        now = awake_or_asleep()
+        now = boottime_s()
         if self._connections() != self._connection:
             self._connection = self._connections()
             self._grace_until = now + _RECONNECT_GRACE_S

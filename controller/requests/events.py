@@ -36,7 +36,7 @@ class Queried(NamedTuple):
     of_part: bool = False
 
 
-class WorkerHeard(NamedTuple):
+class WorkerReported(NamedTuple):
     """A worker reported its state; the registry has the report already."""
 
     worker: WorkerId
@@ -92,7 +92,7 @@ class ListEnded(NamedTuple):
     end: Done | Failed
 
 
-class Finish(NamedTuple):
+class EndRequests(NamedTuple):
     """End a request with an error, whatever its worker does; without a key, all requests."""
 
     key: RequestKey | None
@@ -103,7 +103,7 @@ class LinkRestored(NamedTuple):
     """Messages may have been missed: the connection is new, or this process was stalled."""
 
 
-class LeavingBegan(NamedTuple):
+class ShutdownBegan(NamedTuple):
     """The leader shuts down: requests that no worker has yet stay here, to be transferred."""
 
 
@@ -112,7 +112,7 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    Published | Transferred | Queried | WorkerHeard | WorkerGone | WorkerClaimed | ContentsReceived
-    | DispatchesAnswered | RequestsReported | HistoryReceived | ListEnded | Finish | LinkRestored
-    | LeavingBegan | TimePassed
+    Published | Transferred | Queried | WorkerReported | WorkerGone | WorkerClaimed
+    | ContentsReceived | DispatchesAnswered | RequestsReported | HistoryReceived | ListEnded
+    | EndRequests | LinkRestored | ShutdownBegan | TimePassed
 )  # fmt: skip

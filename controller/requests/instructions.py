@@ -38,7 +38,7 @@ class SendDispatches(NamedTuple):
     payload: bytes
 
 
-Then = Callable[[ControlReply | None], Event | None]
+ReplyToEvent = Callable[[ControlReply | None], Event | None]
 
 LeaderOrders = (
     CancelRequest | AttachStream | ClaimWorker | TellContents | TellSession | ForgetSession
@@ -51,7 +51,7 @@ class SendControlOrder(NamedTuple):
 
     worker: WorkerId
     order: LeaderOrders
-    then: "Then | None" = None
+    to_event: "ReplyToEvent | None" = None
 
 
 class AnswerQuery(NamedTuple):
@@ -120,7 +120,7 @@ class Instructions:
         self,
         worker: WorkerId,
         order: LeaderOrders,
-        then: Then | None = None,
+        then: ReplyToEvent | None = None,
     ) -> None:
         self.add(SendControlOrder(worker, order, then))
 

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from controller.fleet.circuit_breaker import BreakerState
 from controller.fleet.registry import Registry
 from controller.fleet.worker_view import WorkerView
-from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
+from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
 from controller.requests.request import ClientRequest
 from controller.routing import RouteDecision, RouteQuery
 from shared.ids import ModelId, WorkerId
@@ -159,7 +159,7 @@ class ControllerMetrics(Collector):
         self._duration = _DurationHistogram(
             "mlx_controller_request_seconds",
             "From the acceptance of a request to its end, of requests that succeeded.",
-            WHOLE_BUCKETS_S,
+            REQUEST_BUCKETS_S,
         )
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -175,7 +175,7 @@ class ControllerMetrics(Collector):
             placed = "first" if query.home is None else affinity
             self.turns[placed] += 1
             self._turns.add(placed)
-        cached, labels = decision.chosen.kept, (decision.model, decision.worker.id)
+        cached, labels = decision.chosen.cached, (decision.model, decision.worker.id)
         if cached.share:
             self._prompts.add(*labels, cached.tier, amount=cached.share * query.text_bytes)
         self._prompts.add(*labels, "no", amount=(1 - cached.share) * query.text_bytes)
@@ -276,7 +276,7 @@ def _worker_metrics(views: Sequence[WorkerView]) -> Iterable[Metric]:
             state = view.breaker.state(now)
             for name in _BREAKER_STATES:
                 breakers.add_metric((view.id, name), float(name == state))
-            opened.add_metric((view.id,), view.breaker.opened)
+            opened.add_metric((view.id,), view.breaker.times_opened)
     yield from (requests, breakers, opened)
 
 

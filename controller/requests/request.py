@@ -161,9 +161,9 @@ class ClientRequest:
             payload=payload,
             seed=seed,
             elapsed_before_ms=elapsed_before_ms,
-            session=_session(client, request.turn_of),
+            session=_session(client, request.ordered_session),
             affinity=_session(client, request.cache_session),
-            progress=AnswerProgress(len(request.heard_ids)),
+            progress=AnswerProgress(len(request.received_ids)),
             updated_at=now,
             part_of=part_of,
         )
@@ -181,9 +181,9 @@ class ClientRequest:
         return request
 
     @classmethod
-    def carried(cls, dispatch: Dispatch, models: list[ModelId], now: float) -> "ClientRequest":
+    def transferred(cls, dispatch: Dispatch, models: list[ModelId], now: float) -> "ClientRequest":
         """Return a request that another leader transferred."""
-        session_id = dispatch.request.turn_of
+        session_id = dispatch.request.ordered_session
         request = cls._restored(dispatch, models, dispatch.body_fingerprint, session_id, now)
         request.set_contents(dispatch, models, now)
         return request
@@ -222,7 +222,7 @@ class ClientRequest:
         self.arrived_at, self.elapsed_before_ms = now, dispatch.elapsed_ms
         self.route = dispatch.route
         self.affinity = _session(self.client, dispatch.request.cache_session)
-        resumed_tokens = len(dispatch.request.heard_ids)
+        resumed_tokens = len(dispatch.request.received_ids)
         self.progress = AnswerProgress.from_continuation(dispatch.resume, resumed_tokens)
 
     # Properties.
@@ -328,7 +328,7 @@ class ClientRequest:
             counts = {"migrations": self.migrations, "crashes": self.crashes}
             fields |= {"retries": self.failures, **counts}
         if self.started:
-            fields["resume"] = self.progress.continuation(self.contents.heard_ids)
+            fields["resume"] = self.progress.continuation(self.contents.received_ids)
         if self.route is not None:
             fields["route"] = self.route
         if self.includes_history:
@@ -341,12 +341,12 @@ class ClientRequest:
         self.rejected.clear()
         self.waiting_since = None
         if self.placement is not None:
-            self.placement.taken()
+            self.placement.accepted()
 
     def record_tokens(self, event: TokensEmitted, now: float) -> bool:
         """Record tokens that its worker emitted. Return False if earlier ones are missing."""
         if self.placement is not None:
-            self.placement.began(now)
+            self.placement.tokens_arrived(now)
         return self.progress.record(event, self.elapsed_ms(now))
 
     def give_up_attempt(self, error: StreamError, now: float) -> None:

@@ -30,7 +30,7 @@ def models_of(skill: SkillName, named: str | None, skills: Skills) -> list[Model
     return [ModelId(named)]
 
 
-def models_told(dispatch: Dispatch, skills: Skills) -> list[ModelId]:
+def models_for_dispatch(dispatch: Dispatch, skills: Skills) -> list[ModelId]:
     """Return the models that can serve a request which another leader accepted; the model of the
     dispatch if the skill was removed since."""
     try:

@@ -7,7 +7,7 @@ from controller.rollout.gates import find_violation
 from controller.rollout.worker_metrics import WorkerMetrics, error_share
 from shared.errors import InvalidRequest
 from shared.ids import BootId, ModelId, WorkerId
-from shared.messages.rollout import MOST_KEPT, Baseline, Phase, Rollout, RolloutState
+from shared.messages.rollout import MAX_STORED, Baseline, Phase, Rollout, RolloutState
 from shared.messages.worker_report import WorkerReport
 
 _RETRY_S = 10.0
@@ -287,7 +287,7 @@ def start_rollout(state: RolloutState, rollout: Rollout) -> RolloutState:
     """Return the state with a new roll-out; the one before moves to the history."""
     history = state.history
     if state.rollout is not None:
-        history = [state.rollout, *history][:MOST_KEPT]
+        history = [state.rollout, *history][:MAX_STORED]
     return state.model_copy(
         update={
             "rollout": rollout,

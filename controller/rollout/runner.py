@@ -126,7 +126,7 @@ class RolloutRunner:
         """Subscribe to orders, and to the state that the leader stores."""
         await self._bus.subscribe(subjects.rollout("*"), self._on_order)
         await self._bus.subscribe(
-            subjects.kept(subjects.ROLLOUT_BUCKET, subjects.ROLLOUT_KEY), self._on_state
+            subjects.key_value(subjects.ROLLOUT_BUCKET, subjects.ROLLOUT_KEY), self._on_state
         )
 
     async def close(self) -> None:

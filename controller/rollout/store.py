@@ -4,7 +4,7 @@ from shared import subjects
 from shared.bus import Bus, KeyValueStore
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
-from shared.messages.rollout import MOST_KEPT, RolloutState, Version
+from shared.messages.rollout import MAX_STORED, RolloutState, Version
 
 
 class RolloutStore:
@@ -62,5 +62,5 @@ class RolloutStore:
             BusError: as `state`.
         """
         await self._bucket.put(subjects.rollout_version(version.version), encode(version), after=0)
-        if version.version > MOST_KEPT:
-            await self._bucket.delete(subjects.rollout_version(version.version - MOST_KEPT))
+        if version.version > MAX_STORED:
+            await self._bucket.delete(subjects.rollout_version(version.version - MAX_STORED))

@@ -10,7 +10,7 @@ from controller.routing.ineligibility import (
     Ineligibility,
     NoRoute,
     find_ineligibility,
-    nearest,
+    most_relevant_reason,
 )
 from controller.routing.policies import Policy, policy_named
 from controller.routing.route_query import RouteQuery
@@ -24,7 +24,7 @@ __all__ = [
     "RouteDecision",
     "RouteQuery",
     "find_ineligibility",
-    "nearest",
+    "most_relevant_reason",
     "policy_named",
     "select_worker",
 ]

@@ -12,7 +12,7 @@ from shared.ids import ModelId, WorkerId
 from shared.messages.model_status import ModelStatus
 from shared.messages.priorities import Priority
 from shared.messages.request import Requirements
-from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS, WorkerReport, refuses
+from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS, WorkerReport, rejects
 
 _UNKNOWN_RETRY_MS = 1000
 _LONGEST_RETRY_MS = 60_000
@@ -43,10 +43,10 @@ class Ineligibility:
     reason: str
     retry_after_ms: int | None = None
     may_return: bool = False
-    starts: bool = False
+    is_starting: bool = False
 
     @property
-    def passes(self) -> bool:
+    def is_temporary(self) -> bool:
         return self.code in TEMPORARY or self.may_return
 
 
@@ -86,7 +86,7 @@ class NoRoute(Unavailable):
             no_workers: no worker has reported yet.
         """
         found = list(ineligibilities.values())
-        code = nearest(found).code if found else "no_worker"
+        code = most_relevant_reason(found).code if found else "no_worker"
         waits = [found.retry_after_ms for found in ineligibilities.values() if found.retry_after_ms]
         super().__init__(
             _message(query, ineligibilities),
@@ -94,9 +94,11 @@ class NoRoute(Unavailable):
             retry_after_ms=min(waits, default=None) if code != "no_worker" else None,
         )
         self.ineligibilities = ineligibilities
-        self.returns = no_workers or any(found.may_return for found in ineligibilities.values())
-        self.passes = self.returns or any(found.passes for found in ineligibilities.values())
-        self.starts = any(found.starts for found in ineligibilities.values())
+        self.may_return = no_workers or any(found.may_return for found in ineligibilities.values())
+        self.is_temporary = self.may_return or any(
+            found.is_temporary for found in ineligibilities.values()
+        )
+        self.is_starting = any(found.is_starting for found in ineligibilities.values())
 
 
 def find_ineligibility(
@@ -119,7 +121,9 @@ def find_ineligibility(
     if not view.claimed:
         return Ineligibility("not_claimed", "was not claimed yet", may_return=True)
     if report.state == "starting":
-        return Ineligibility("no_worker", "is starting", may_return=True, starts=not view.was_up)
+        return Ineligibility(
+            "no_worker", "is starting", may_return=True, is_starting=not view.was_up
+        )
     if view.breaker is not None and not view.breaker.admits(now):
         retry_after_ms = view.breaker.retry_after_ms(now) or _UNKNOWN_RETRY_MS
         return Ineligibility("circuit_open", "failed several times recently", retry_after_ms)
@@ -138,7 +142,7 @@ def is_capable(view: WorkerView, query: RouteQuery) -> bool:
 
 
 def _short_of_memory(report: WorkerReport, level: Priority) -> Ineligibility | None:
-    if report.memory.pressure == "none" or not refuses(report.memory.pressure, level):
+    if report.memory.pressure == "none" or not rejects(report.memory.pressure, level):
         return None
     reason = f"is short of memory ({report.memory.own_bytes / 1e9:.2f} GB held)"
     return Ineligibility("memory_pressure", reason, MEMORY_RETRY_AFTER_MS)
@@ -166,9 +170,7 @@ def _queue_full(view: WorkerView, level: Priority) -> Ineligibility | None:
 def _queued_since(view: WorkerView) -> int:
     """Return how many of the requests sent since the last report had to be queued."""
     report = view.report
-    free_slots = (
-        0 if report.queued_requests else max(0, report.max_batch_size - report.places_taken)
-    )
+    free_slots = 0 if report.queued_requests else max(0, report.max_batch_size - report.used_slots)
     over = max(view.unreported, view.unreported_choices) - free_slots
     return max(0, min(view.unreported, over))
 
@@ -200,7 +202,7 @@ def _unmet_requirement(report: WorkerReport, requires: Requirements) -> str | No
     return None
 
 
-def nearest(reasons: Sequence[R]) -> R:
+def most_relevant_reason(reasons: Sequence[R]) -> R:
     """Return the most relevant of the reasons why a request was not served, for its client: that of
     a worker which could serve it; of several such, the one that passes first, as that is when to
     send the request again; of equals, the first one.

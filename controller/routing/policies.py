@@ -31,8 +31,8 @@ class Candidate:
 
     worker: WorkerView
     status: ModelStatus
-    kept: CachedShare
-    forecast: TTFTPrediction
+    cached: CachedShare
+    ttft: TTFTPrediction
     load: float
 
 
@@ -58,7 +58,7 @@ class PrefixAware:
 
     def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
         limit_ms = similar_ttft_ms(candidates)
-        similar = (candidate for candidate in candidates if candidate.forecast.total_ms <= limit_ms)
+        similar = (candidate for candidate in candidates if candidate.ttft.total_ms <= limit_ms)
         return _least_busy(similar, rng)
 
 
@@ -118,7 +118,7 @@ def policy_named(name: str) -> Policy:
 
 def similar_ttft_ms(candidates: Sequence[Candidate]) -> float:
     """Return the longest predicted TTFT that counts as equal to the shortest one."""
-    shortest = min(candidate.forecast.total_ms for candidate in candidates)
+    shortest = min(candidate.ttft.total_ms for candidate in candidates)
     # A worker that reports negative times must not make the limit shorter than the shortest TTFT.
     return max(shortest, _SIMILAR * shortest + _SIMILAR_MS)
 

@@ -39,6 +39,6 @@ class RouteQuery(NamedTuple):
     session: SessionKey | None = None
     home: WorkerId | None = None
     is_turn: bool = False
-    among_others: bool = False
+    is_list_part: bool = False
     abilities: frozenset[str] = frozenset()
     structured: bool = False

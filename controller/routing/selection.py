@@ -47,10 +47,10 @@ LIST_REASON = "the lowest share of batch slots in use: prompts of a list are spr
 class Fleet(Protocol):
     """The workers that are alive."""
 
-    def holding(self, model: ModelId) -> Sequence[WorkerView]:
+    def workers_with(self, model: ModelId) -> Sequence[WorkerView]:
         """Return the workers that have a model, or can load it, sorted by id."""
 
-    def warm(self, model: ModelId) -> Sequence[WorkerView]:
+    def warm_workers_with(self, model: ModelId) -> Sequence[WorkerView]:
         """Return those of them that have the model warm."""
 
     def worker(self, worker: WorkerId) -> WorkerView | None: ...
@@ -73,7 +73,7 @@ class PrefixCaches(Protocol):
     def links(self, worker: WorkerId) -> Mapping[str, Tier]:
         """Return the prefix hashes that a worker has cached."""
 
-    def keepers(self, link: str) -> Collection[WorkerId]:
+    def workers_caching(self, link: str) -> Collection[WorkerId]:
         """Return the workers that have a prefix cached."""
 
 
@@ -123,7 +123,7 @@ def select_worker(
     on_trial = fleet.on_trial
     for model in query.models:
         links = query.links(model)
-        holding = fleet.holding(model)
+        holding = fleet.workers_with(model)
         pools = [holding]
         if len(holding) > max_compared:  # a sample of good candidates first
             pools.insert(0, _sample(query, model, links, fleet, prefixes, rng, max_compared))
@@ -172,7 +172,7 @@ def _pick_on_trial(
     if query.level == "high" or (query.is_turn and query.home is not None) or not on_trial:
         return None
     pick = candidates[min(int(rng() * len(candidates)), len(candidates) - 1)]
-    is_slow = pick.forecast.total_ms > _much_slower_ms(candidates)
+    is_slow = pick.ttft.total_ms > _much_slower_ms(candidates)
     return pick if pick.worker.id in on_trial and not is_slow and len(candidates) > 1 else None
 
 
@@ -184,20 +184,20 @@ def _pick(
             (candidate for candidate in candidates if candidate.worker.id == query.home), None
         )
         limit_ms = _much_slower_ms(candidates) if query.is_turn else similar_ttft_ms(candidates)
-        if home is not None and home.forecast.total_ms <= limit_ms:
+        if home is not None and home.ttft.total_ms <= limit_ms:
             return home, SESSION_REASON if query.is_turn else AFFINITY_REASON
     if len(candidates) == 1:
         return candidates[0], ONLY_REASON
-    if query.among_others and isinstance(policy, PrefixAware):
+    if query.is_list_part and isinstance(policy, PrefixAware):
         limit = _much_slower_ms(candidates)
-        fast = [candidate for candidate in candidates if candidate.forecast.total_ms <= limit]
+        fast = [candidate for candidate in candidates if candidate.ttft.total_ms <= limit]
         return LeastBusy().pick(fast, rng), LIST_REASON
     return policy.pick(candidates, rng), policy.reason
 
 
 def _much_slower_ms(candidates: Sequence[Candidate]) -> float:
     """Return the predicted TTFT above which a worker is much slower than the fastest one."""
-    shortest = min(candidate.forecast.total_ms for candidate in candidates)
+    shortest = min(candidate.ttft.total_ms for candidate in candidates)
     return max(shortest, _MUCH_SLOWER * shortest + _MUCH_SLOWER_MS)
 
 
@@ -217,7 +217,7 @@ def _sample(
     for link, _ in reversed(links):
         if len(named) > _MAX_CACHING:
             break
-        caching = prefixes.keepers(link)
+        caching = prefixes.workers_caching(link)
         if len(caching) > _MAX_CACHING:
             caching = _pick_randomly(list(caching), _MAX_CACHING, rng)
         named.update(caching)
@@ -225,7 +225,7 @@ def _sample(
         view = fleet.worker(worker)
         if view is not None and model in view.models:
             found[worker] = view
-    pool = fleet.warm(model) or fleet.holding(model)
+    pool = fleet.warm_workers_with(model) or fleet.workers_with(model)
     found |= {view.id: view for view in _pick_randomly(pool, count - len(found), rng)}
     return sorted(found.values(), key=lambda view: view.id)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from shared.access.folder import AccessFolder
-from shared.access.private_file import keep_private
+from shared.access.private_file import write_private
 from shared.errors import SettingsError
 
 _EXCLUDED = ("jetstream", "nats-server.pid", "nats-server.json", ".lock")
@@ -82,4 +82,4 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
             raise SettingsError(f"{member.name!r} is not a file of such a folder")
         target = folder / path
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        keep_private(target, content.read())
+        write_private(target, content.read())

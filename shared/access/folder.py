@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from shared.access.certificates import Identity, new_authority
 from shared.access.keys import new_seed, public_key
 from shared.access.membership import Membership
-from shared.access.private_file import keep_private
+from shared.access.private_file import write_private
 from shared.access.roles import Role
 from shared.access.server_config import User, in_url
 from shared.access.server_folder import ServerFolder, server_folders, write_identity
@@ -36,7 +36,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class KnownUser(_Model):
+class RegisteredUser(_Model):
     """
     Attributes:
         public_keys: the current one first; during a rotation the older one is accepted, too.
@@ -75,7 +75,7 @@ class ListenAddresses(_Model):
 class _Content(_Model):
     version: Literal[1] = 1
     listening: ListenAddresses
-    users: list[KnownUser] = []
+    users: list[RegisteredUser] = []
 
 
 class AccessFolder:
@@ -109,7 +109,7 @@ class AccessFolder:
             authority = new_authority("mlx-nats-cluster")
             write_identity(path, "authority", authority)
             _write_certificates(path, listening, authority)
-            keep_private(path / _USERS, _encoded(_Content(listening=listening)))
+            write_private(path / _USERS, _encoded(_Content(listening=listening)))
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}") from None
         folder = cls(path)
@@ -117,7 +117,7 @@ class AccessFolder:
         return folder
 
     @property
-    def users(self) -> Sequence[KnownUser]:
+    def users(self) -> Sequence[RegisteredUser]:
         return self._content.users
 
     @property
@@ -154,7 +154,7 @@ class AccessFolder:
                 f"there is a {role} {name!r} already; `cluster auth token` shows it"
             )
         seed = new_seed()
-        user = KnownUser(role=role, name=name, public_keys=[public_key(seed)], added_at=now)
+        user = RegisteredUser(role=role, name=name, public_keys=[public_key(seed)], added_at=now)
         self._write_seed(role, name, seed)
         self._write_users([*self.users, user])
         return self.membership(role, name)
@@ -212,30 +212,30 @@ class AccessFolder:
         servers = [f"tls://{in_url(host)}:{listening.port}" for host in listening.names]
         return Membership(role=role, name=name, servers=servers, seed=seed, authority=authority)
 
-    def _require(self, role: Role, name: str) -> KnownUser:
+    def _require(self, role: Role, name: str) -> RegisteredUser:
         user = self._find(role, name)
         if user is None:
             raise SettingsError(f"there is no {role} {name!r}; `cluster auth ls` lists all users")
         return user
 
-    def _find(self, role: Role, name: str) -> KnownUser | None:
+    def _find(self, role: Role, name: str) -> RegisteredUser | None:
         return next((user for user in self.users if (user.role, user.name) == (role, name)), None)
 
-    def _replace(self, user: KnownUser, by: KnownUser) -> None:
+    def _replace(self, user: RegisteredUser, by: RegisteredUser) -> None:
         self._write_users([by if each is user else each for each in self.users])
 
-    def _write_users(self, users: Sequence[KnownUser]) -> None:
+    def _write_users(self, users: Sequence[RegisteredUser]) -> None:
         self._write_content(self._content.model_copy(update={"users": list(users)}))
 
     def _write_content(self, content: _Content) -> None:
-        keep_private(self.path / _USERS, _encoded(content))
+        write_private(self.path / _USERS, _encoded(content))
         self._content = content
 
     def _seed_file(self, role: Role, name: str) -> Path:
         return self.path / "seeds" / f"{role}-{name}.nk"
 
     def _write_seed(self, role: Role, name: str, seed: str) -> None:
-        keep_private(self._seed_file(role, name), seed.encode())
+        write_private(self._seed_file(role, name), seed.encode())
 
     def _write_config(self) -> None:
         users = [User(user.role, user.name, key) for user in self.users for key in user.public_keys]

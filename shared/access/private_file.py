@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def keep_private(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
     """Write a file atomically, readable for its owner only.
 
     Raises:

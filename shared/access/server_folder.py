@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from shared.access.certificates import Identity, new_server
-from shared.access.private_file import keep_private
+from shared.access.private_file import write_private
 from shared.access.server_config import Routes, ServerFiles, User, server_config
 
 CONFIG_NAME = "nats-server.json"
@@ -45,7 +45,7 @@ class ServerFolder:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_identity(self.path, "server", identity)
         if self.routes is not None:
-            keep_private(self.path / _AUTHORITY, authority.certificate)
+            write_private(self.path / _AUTHORITY, authority.certificate)
 
     def write_config(self, users: Iterable[User], *, host: str, port: int) -> None:
         """
@@ -62,7 +62,7 @@ class ServerFolder:
             tls=ServerFiles(here / "server.crt", here / "server.key", here / _AUTHORITY),
             routes=self.routes,
         )
-        keep_private(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))
+        write_private(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))
 
     def remove(self) -> None:
         """Delete the folder of a server that has left a NATS cluster."""
@@ -95,5 +95,5 @@ def write_identity(folder: Path, name: str, identity: Identity) -> None:
     Raises:
         OSError: a file cannot be written.
     """
-    keep_private(folder / f"{name}.key", identity.key)
-    keep_private(folder / f"{name}.crt", identity.certificate)
+    write_private(folder / f"{name}.key", identity.key)
+    write_private(folder / f"{name}.crt", identity.certificate)

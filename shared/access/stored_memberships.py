@@ -1,8 +1,8 @@
 """The memberships of this machine, stored from `join` until `leave`.
 
-joined/<seat>/membership.json   the user, the servers, and the user's seed
-joined/<seat>/seed.nk           the seed alone, as the NATS client reads it
-joined/<seat>/authority.crt     the certificate authority of the servers
+joined/<program>/membership.json   the user, the servers, and the user's seed
+joined/<program>/seed.nk           the seed alone, as the NATS client reads it
+joined/<program>/authority.crt     the certificate authority of the servers
 """
 
 import shutil
@@ -12,12 +12,12 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from shared.access.membership import Membership
-from shared.access.private_file import keep_private
+from shared.access.private_file import write_private
 from shared.access.roles import Role
 from shared.errors import SettingsError
 from shared.folders import data_folder
 
-Seat = Literal["worker", "controller", "gateway", "cluster"]
+MemberProgram = Literal["worker", "controller", "gateway", "cluster"]
 """The command that uses the membership; `cluster` does as an administrator or as a client."""
 
 _MEMBERSHIP = "membership.json"
@@ -25,7 +25,7 @@ _SEED = "seed.nk"
 _AUTHORITY = "authority.crt"
 
 
-def seat_of(role: Role) -> Seat:
+def member_program(role: Role) -> MemberProgram:
     match role:
         case "admin" | "client":
             return "cluster"
@@ -39,35 +39,35 @@ def join(member: Membership) -> None:
     Raises:
         SettingsError: a file cannot be written.
     """
-    folder = _folder(seat_of(member.role))
+    folder = _folder(member_program(member.role))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        keep_private(folder / _SEED, member.seed.encode())
+        write_private(folder / _SEED, member.seed.encode())
         if member.authority is None:
             (folder / _AUTHORITY).unlink(missing_ok=True)
         else:
-            keep_private(folder / _AUTHORITY, member.authority.encode())
-        keep_private(folder / _MEMBERSHIP, member.model_dump_json().encode())
+            write_private(folder / _AUTHORITY, member.authority.encode())
+        write_private(folder / _MEMBERSHIP, member.model_dump_json().encode())
     except OSError as error:
         raise SettingsError(f"{folder}: {error.strerror}") from None
 
 
-def leave(seat: Seat) -> bool:
+def leave(program: MemberProgram) -> bool:
     """Delete the membership; return False if there is none."""
-    folder = _folder(seat)
+    folder = _folder(program)
     if not folder.exists():
         return False
     shutil.rmtree(folder)
     return True
 
 
-def membership(seat: Seat) -> Membership | None:
+def membership(program: MemberProgram) -> Membership | None:
     """Return the stored membership, or None.
 
     Raises:
         SettingsError: the stored membership is invalid.
     """
-    path = _folder(seat) / _MEMBERSHIP
+    path = _folder(program) / _MEMBERSHIP
     try:
         return Membership.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -77,16 +77,16 @@ def membership(seat: Seat) -> Membership | None:
         raise SettingsError(f"{path} cannot be used; {again}") from None
 
 
-def joined_settings(seat: Seat) -> dict[str, Any] | None:
+def joined_settings(program: MemberProgram) -> dict[str, Any] | None:
     """Return the settings of the membership, as in cluster.yaml; None without a membership.
 
     Raises:
         SettingsError: as `membership`.
     """
-    member = membership(seat)
+    member = membership(program)
     if member is None:
         return None
-    folder = _folder(seat)
+    folder = _folder(program)
     nats: dict[str, Any] = {
         "servers": member.servers,
         "nkey_seed_file": str(folder / _SEED),
@@ -94,10 +94,10 @@ def joined_settings(seat: Seat) -> dict[str, Any] | None:
     if member.authority is not None:
         nats["tls"] = {"ca_file": str(folder / _AUTHORITY)}
     security: dict[str, Any] = {"strict_inbox": True}
-    if seat == "cluster":
+    if program == "cluster":
         return {"nats": nats, "security": {**security, "client": member.name}}
-    return {"nats": nats, "security": security, seat: {"id": member.name}}
+    return {"nats": nats, "security": security, program: {"id": member.name}}
 
 
-def _folder(seat: Seat) -> Path:
-    return data_folder() / "joined" / seat
+def _folder(program: MemberProgram) -> Path:
+    return data_folder() / "joined" / program

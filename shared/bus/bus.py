@@ -96,7 +96,7 @@ class Bus:
         return f"{url.scheme}://{url.hostname}:{url.port}" if url else ""
 
     @property
-    def server_facts(self) -> ServerInfo:
+    def server_info(self) -> ServerInfo:
         """The INFO of the server of the last connection."""
         return self._client.server_facts
 

@@ -46,9 +46,9 @@ class LeaseStore:
     def __init__(self, bus: Bus, bucket: str, key: str) -> None:
         self._bus = bus
         self._bucket = bucket
-        self._subject = subjects.kept(bucket, key)
+        self._subject = subjects.key_value(bucket, key)
 
-    async def look(self, *, timeout_s: float) -> LeaseValue:
+    async def read(self, *, timeout_s: float) -> LeaseValue:
         """Return the current value; `timeout_s` is for each of up to four requests.
 
         Raises:

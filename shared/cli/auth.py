@@ -22,7 +22,7 @@ from shared.access.roles import ROLES, Role
 from shared.access.server_folder import CONFIG_NAME, PID_NAME, ServerFolder
 from shared.access.stored_memberships import join, membership
 from shared.cli.groups import ListingGroup
-from shared.cli.options import json_option, not_empty, reports_errors, version_option
+from shared.cli.options import json_option, prints_errors, reject_empty, version_option
 from shared.cli.views.users import user_table
 from shared.folders import data_folder
 from shared.ids import name_from
@@ -76,7 +76,7 @@ def _folder_option(function: Callable[..., None]) -> Callable[..., None]:
 
 def _user_arguments(function: Callable[..., None]) -> Callable[..., None]:
     for argument in (
-        click.argument("name", callback=not_empty),
+        click.argument("name", callback=reject_empty),
         click.argument("role", type=click.Choice(ROLES)),
     ):
         function = argument(function)
@@ -85,7 +85,7 @@ def _user_arguments(function: Callable[..., None]) -> Callable[..., None]:
 
 def _hosts_option(help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return click.option(
-        "--host", "hosts", multiple=True, callback=not_empty, metavar="NAME", help=help
+        "--host", "hosts", multiple=True, callback=reject_empty, metavar="NAME", help=help
     )
 
 
@@ -108,7 +108,7 @@ def _hosts_option(help: str) -> Callable[[Callable[..., None]], Callable[..., No
 )
 @_folder_option
 @json_option
-@reports_errors
+@prints_errors
 def init(
     hosts: Sequence[str], port: int, clustered: bool, route_port: int, folder: Path, as_json: bool
 ) -> None:
@@ -152,7 +152,7 @@ def init(
 @command.command("ls")
 @_folder_option
 @json_option
-@reports_errors
+@prints_errors
 def list_users(folder: Path, as_json: bool) -> None:
     """List users. The default subcommand."""
     users = sorted(AccessFolder(folder).users, key=lambda user: (user.role, user.name))
@@ -168,7 +168,7 @@ def list_users(folder: Path, as_json: bool) -> None:
 @_user_arguments
 @_folder_option
 @json_option
-@reports_errors
+@prints_errors
 def add(role: Role, name: str, folder: Path, as_json: bool) -> None:
     """Add a user, and print its token."""
     with _updating(folder) as access:
@@ -180,7 +180,7 @@ def add(role: Role, name: str, folder: Path, as_json: bool) -> None:
 @_user_arguments
 @_folder_option
 @json_option
-@reports_errors
+@prints_errors
 def token(role: Role, name: str, folder: Path, as_json: bool) -> None:
     """Print the token of a user again."""
     _print_token(AccessFolder(folder).membership(role, name), as_json=as_json)
@@ -190,7 +190,7 @@ def token(role: Role, name: str, folder: Path, as_json: bool) -> None:
 @_user_arguments
 @_folder_option
 @json_option
-@reports_errors
+@prints_errors
 def rotate(role: Role, name: str, folder: Path, as_json: bool) -> None:
     """Create a new key for a user, and print its token. The old key stays valid until `retire`."""
     with _updating(folder) as access:
@@ -201,7 +201,7 @@ def rotate(role: Role, name: str, folder: Path, as_json: bool) -> None:
 @command.command("retire")
 @_user_arguments
 @_folder_option
-@reports_errors
+@prints_errors
 def retire(role: Role, name: str, folder: Path) -> None:
     """Revoke the old key of a user after `rotate`."""
     with _updating(folder) as access:
@@ -212,7 +212,7 @@ def retire(role: Role, name: str, folder: Path) -> None:
 @command.command("rm")
 @_user_arguments
 @_folder_option
-@reports_errors
+@prints_errors
 def remove(role: Role, name: str, folder: Path) -> None:
     """Remove a user; its connections are closed."""
     with _updating(folder) as access:
@@ -222,7 +222,7 @@ def remove(role: Role, name: str, folder: Path) -> None:
 @command.command("renew")
 @_hosts_option("New names and addresses of the NATS servers.")
 @_folder_option
-@reports_errors
+@prints_errors
 def renew(hosts: Sequence[str], folder: Path) -> None:
     """Create a new certificate for the servers."""
     with _updating(folder) as access:
@@ -232,7 +232,7 @@ def renew(hosts: Sequence[str], folder: Path) -> None:
 @command.command("backup")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @_folder_option
-@reports_errors
+@prints_errors
 def backup(file: Path, folder: Path) -> None:
     """Copy the folder into FILE. FILE contains all keys: protect it like a password."""
     back_up(AccessFolder(folder), file)
@@ -241,7 +241,7 @@ def backup(file: Path, folder: Path) -> None:
 @command.command("restore")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @_folder_option
-@reports_errors
+@prints_errors
 def restore_command(file: Path, folder: Path) -> None:
     """Restore the folder from FILE; refused if the folder exists."""
     access = restore(file, folder)

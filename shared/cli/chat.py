@@ -13,7 +13,7 @@ import uvloop
 
 from shared.cli.answer import print_answer
 from shared.cli.connection import cluster_connection
-from shared.cli.options import reports_errors, settings_options, version_option
+from shared.cli.options import prints_errors, settings_options, version_option
 from shared.cli.request import request_fields, request_options, system_messages
 from shared.client import Stream
 from shared.errors import ClusterError
@@ -41,7 +41,7 @@ turns reasoning off.
 @request_options
 @settings_options
 @version_option("cluster chat")
-@reports_errors
+@prints_errors
 def command(
     config: Path | None,
     nats: str | None,

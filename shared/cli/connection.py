@@ -33,7 +33,7 @@ def cluster_connection(
         SettingsError: an option or setting is invalid.
         BusUnreachable: no server answers; raised when the connection is entered.
     """
-    settings = read_settings(config, nats, token, seat="cluster")
+    settings = read_settings(config, nats, token, command="cluster")
     server = settings.nats
     if server.token is None and (local := stored_token(server.servers[0])) is not None:
         server = server.model_copy(update={"token": SecretStr(local)})
@@ -79,7 +79,7 @@ def service_membership() -> Membership | None:
     """
     if membership("cluster") is not None:
         return None
-    members = (membership(seat) for seat in ("worker", "controller", "gateway"))
+    members = (membership(program) for program in ("worker", "controller", "gateway"))
     return next((member for member in members if member is not None), None)
 
 

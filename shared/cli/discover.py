@@ -6,11 +6,11 @@ import dataclasses
 import click
 import orjson
 
-from shared.cli.options import json_option, reports_errors
+from shared.cli.options import json_option, prints_errors
 from shared.cli.wait_notice import wait_notice
 from shared.discovery.announcement import Announcement
-from shared.discovery.finder import finding
-from shared.discovery.selection import line_of
+from shared.discovery.finder import discovering
+from shared.discovery.selection import format_cluster
 
 
 @click.command("discover")
@@ -26,7 +26,7 @@ from shared.discovery.selection import line_of
     help="Listen only on the network interface with this address.",
 )  # fmt: skip
 @json_option
-@reports_errors
+@prints_errors
 def command(seconds: float, interfaces: tuple[str, ...], as_json: bool) -> None:
     """List the clusters that are announced on this network (multicast DNS).
 
@@ -40,7 +40,7 @@ def command(seconds: float, interfaces: tuple[str, ...], as_json: bool) -> None:
         )
         return
     for cluster in found:
-        click.echo(line_of(cluster))
+        click.echo(format_cluster(cluster))
     if not found:
         click.echo(
             "No cluster is announced here. Does its NATS server listen for other machines "
@@ -50,6 +50,6 @@ def command(seconds: float, interfaces: tuple[str, ...], as_json: bool) -> None:
 
 
 async def _listen(seconds: float, interfaces: tuple[str, ...]) -> list[Announcement]:
-    async with finding(interfaces) as finder, wait_notice(f"Listening for {seconds:g} s ..."):
+    async with discovering(interfaces) as finder, wait_notice(f"Listening for {seconds:g} s ..."):
         await asyncio.sleep(seconds)
         return finder.clusters

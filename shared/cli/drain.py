@@ -10,8 +10,8 @@ import click
 from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
-    not_empty,
-    reports_errors,
+    prints_errors,
+    reject_empty,
     settings_options,
     version_option,
 )
@@ -41,7 +41,7 @@ _BRING_BACK = f"""To bring a worker back, run `worker` on its machine, or start 
 
 
 @click.command(help=_HELP)
-@click.argument("workers", metavar="WORKER...", nargs=-1, required=True, callback=not_empty)
+@click.argument("workers", metavar="WORKER...", nargs=-1, required=True, callback=reject_empty)
 @click.option(
     "--deadline", type=click.FloatRange(0, 86_400), metavar="SECONDS",
     help="Requests migrate after this time. Default: worker.drain_timeout_ms.",
@@ -52,7 +52,7 @@ _BRING_BACK = f"""To bring a worker back, run `worker` on its machine, or start 
 @settings_options
 @json_option
 @version_option("cluster drain")
-@reports_errors
+@prints_errors
 def command(
     workers: Sequence[str],
     deadline: float | None,

@@ -1,5 +1,5 @@
 """`cluster leave`."""
 
-from shared.cli.membership_commands import joining_commands
+from shared.cli.membership_commands import membership_commands
 
-command = joining_commands("cluster")[1]
+command = membership_commands("cluster")[1]

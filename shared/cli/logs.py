@@ -10,7 +10,7 @@ import click
 from shared import subjects
 from shared.bus import BusMessage
 from shared.cli.connection import with_cluster
-from shared.cli.options import json_option, reports_errors, settings_options, version_option
+from shared.cli.options import json_option, prints_errors, settings_options, version_option
 from shared.client import Cluster
 from shared.codec import decode, encode
 from shared.errors import DecodeError
@@ -43,7 +43,7 @@ _HELP = """Show recent log lines of all processes of a cluster (over NATS), then
 @settings_options
 @json_option
 @version_option("cluster logs")
-@reports_errors
+@prints_errors
 def command(
     request_id: str | None,
     level: str,

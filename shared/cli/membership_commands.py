@@ -10,9 +10,15 @@ import uvloop
 
 from shared.access.membership import Membership, read_token
 from shared.access.roles import ROLES
-from shared.access.stored_memberships import Seat, join, joined_settings, leave, seat_of
+from shared.access.stored_memberships import (
+    MemberProgram,
+    join,
+    joined_settings,
+    leave,
+    member_program,
+)
 from shared.bus import Bus
-from shared.cli.options import json_option, reports_errors
+from shared.cli.options import json_option, prints_errors
 from shared.cli.wait_notice import wait_notice
 from shared.errors import BusUnreachable, SettingsError
 from shared.settings.nats import NatsSettings
@@ -21,19 +27,19 @@ from shared.subjects import inbox_prefix
 _WAIT_S = 5.0
 
 
-def joining_commands(seat: Seat) -> Sequence[click.Command]:
-    """Return `join` and `leave` for the command `seat`."""
+def membership_commands(program: MemberProgram) -> Sequence[click.Command]:
+    """Return `join` and `leave` for the command `program`."""
 
     @click.command("join")
     @click.argument("token", required=False)
     @json_option
-    @reports_errors
+    @prints_errors
     def join_command(token: str | None, as_json: bool) -> None:
         member = read_token(_token_text(token))
-        if seat_of(member.role) != seat:
+        if member_program(member.role) != program:
             raise SettingsError(
                 f"this token is for the {member.role} {member.name!r}; "
-                f"use `{seat_of(member.role)} join`"
+                f"use `{member_program(member.role)} join`"
             )
         join(member)
         problem = _problem(member)
@@ -47,27 +53,27 @@ def joining_commands(seat: Seat) -> Sequence[click.Command]:
             click.echo(orjson.dumps(result).decode())
             return
         where = ", ".join(member.servers)
-        click.echo(f"Joined {where} as {member.role} {member.name}. Next: {_usage(seat)}")
+        click.echo(f"Joined {where} as {member.role} {member.name}. Next: {_usage(program)}")
         if problem is not None:
             click.echo(f"The cluster cannot be reached yet: {problem}", err=True)
 
     @click.command("leave")
-    @reports_errors
+    @prints_errors
     def leave_command() -> None:
-        if not leave(seat):
-            raise SettingsError(f"`{seat}` has joined no cluster on this machine")
+        if not leave(program):
+            raise SettingsError(f"`{program}` has joined no cluster on this machine")
 
     roles = " or ".join(
         f"a {role}" if role != "admin" else "its administrator"
         for role in ROLES
-        if seat_of(role) == seat
+        if member_program(role) == program
     )
     join_command.help = (
         f"Join a cluster, as {roles}.\n\n"
         "TOKEN is what `cluster auth add` prints. It is a secret: without the argument the command "
         "asks for it, or reads it from standard input. "
-        f"The membership is stored on this machine until `{seat} leave`; --nats, or `nats` in the "
-        "settings, overrides it."
+        f"The membership is stored on this machine until `{program} leave`; --nats, or `nats` in "
+        "the settings, overrides it."
     )
     leave_command.help = "Leave the joined cluster, and delete its key from this machine."
     return join_command, leave_command
@@ -81,13 +87,13 @@ def _token_text(token: str | None) -> str:
     return sys.stdin.read(100_000)
 
 
-def _usage(seat: Seat) -> str:
-    return "cluster status" if seat == "cluster" else seat
+def _usage(program: MemberProgram) -> str:
+    return "cluster status" if program == "cluster" else program
 
 
 def _problem(member: Membership) -> str | None:
     """Return why the cluster cannot be reached, or None."""
-    joined = joined_settings(seat_of(member.role))
+    joined = joined_settings(member_program(member.role))
     assert joined is not None
     settings = NatsSettings.model_validate(joined["nats"])
 

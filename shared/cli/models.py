@@ -16,8 +16,8 @@ from shared.cli.groups import ListingGroup
 from shared.cli.model_orders import LOADED, load, models_on_workers, unload
 from shared.cli.options import (
     json_option,
-    not_empty,
-    reports_errors,
+    prints_errors,
+    reject_empty,
     settings_options,
     version_option,
 )
@@ -64,14 +64,14 @@ def command() -> None:
 
 
 def _model_and_worker(function: Callable[..., None]) -> Callable[..., None]:
-    worker = click.option("--worker", metavar="ID", callback=not_empty, help="Only this worker.")
-    return click.argument("model", callback=not_empty)(worker(function))
+    worker = click.option("--worker", metavar="ID", callback=reject_empty, help="Only this worker.")
+    return click.argument("model", callback=reject_empty)(worker(function))
 
 
 @command.command("ls")
 @settings_options
 @json_option
-@reports_errors
+@prints_errors
 def list_models(config: Path | None, nats: str | None, token: str | None, as_json: bool) -> None:
     """List all models of all workers. The default subcommand."""
     health = with_cluster(config, nats, token, lambda cluster: cluster.health())
@@ -96,7 +96,7 @@ def list_models(config: Path | None, nats: str | None, token: str | None, as_jso
 )
 @settings_options
 @json_option
-@reports_errors
+@prints_errors
 def load_model(
     model: str,
     worker: str | None,
@@ -136,7 +136,7 @@ def load_model(
 @_model_and_worker
 @settings_options
 @json_option
-@reports_errors
+@prints_errors
 def unload_model(
     model: str,
     worker: str | None,

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from shared.access.stored_memberships import Seat, joined_settings
+from shared.access.stored_memberships import MemberProgram, joined_settings
 from shared.errors import ClusterError, SettingsError
 from shared.folders import data_folder
 from shared.settings import ClusterSettings, load_settings
@@ -56,7 +56,7 @@ def settings_options(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-def not_empty(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
+def reject_empty(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """Reject an empty value; a click callback for options and arguments that are names.
 
     Raises:
@@ -88,14 +88,14 @@ def read_settings(
     token: str | None,
     flags: dict[str, Any] | None = None,
     *,
-    seat: Seat | None = None,
+    command: MemberProgram | None = None,
     rolled_out: RolledOutVersion | None = None,
     machine: Callable[[ClusterSettings], Machine] | None = None,
 ) -> ClusterSettings:
     """Load the settings and apply the connection options.
 
     Args:
-        seat: the command whose membership is used if this machine joined a cluster.
+        command: the command whose membership is used if this machine joined a cluster.
         rolled_out, machine: as for `load_settings`.
 
     Raises:
@@ -109,7 +109,7 @@ def read_settings(
         connection["token"] = token
     if connection:
         merged["nats"] = connection
-    joined = joined_settings(seat) if seat is not None else None
+    joined = joined_settings(command) if command is not None else None
     return load_settings(config, merged, joined, rolled_out=rolled_out, machine=machine)
 
 
@@ -123,7 +123,7 @@ def print_error(error: ClusterError, *, as_json: bool) -> None:
         click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
 
 
-def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
+def prints_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Turn a `ClusterError` into one line on stderr (JSON with --json) and exit status 1.
 
     Settings errors exit with 2, as invalid options do. A full or read-only disk is one line too.

@@ -10,8 +10,8 @@ import click
 from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
-    not_empty,
-    reports_errors,
+    prints_errors,
+    reject_empty,
     settings_options,
     version_option,
 )
@@ -37,7 +37,7 @@ the cluster keeps serving. If a worker does not come back, the remaining workers
 
 
 @click.command(help=_HELP)
-@click.argument("workers", metavar="[WORKER]...", nargs=-1, callback=not_empty)
+@click.argument("workers", metavar="[WORKER]...", nargs=-1, callback=reject_empty)
 @click.option(
     "--rolling", is_flag=True, help="One worker after another; all workers if none is named."
 )
@@ -52,7 +52,7 @@ the cluster keeps serving. If a worker does not come back, the remaining workers
 @settings_options
 @json_option
 @version_option("cluster restart")
-@reports_errors
+@prints_errors
 def command(
     workers: Sequence[str],
     rolling: bool,

@@ -14,8 +14,8 @@ from rich.console import Console
 from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
-    not_empty,
-    reports_errors,
+    prints_errors,
+    reject_empty,
     settings_options,
     version_option,
 )
@@ -65,7 +65,7 @@ def command() -> None:
 
 
 def _common(function: Callable[..., None]) -> Callable[..., None]:
-    return settings_options(json_option(reports_errors(function)))
+    return settings_options(json_option(prints_errors(function)))
 
 
 def _file_argument(function: Callable[..., None]) -> Callable[..., None]:
@@ -94,7 +94,7 @@ def plan(
 @command.command("apply")
 @_file_argument
 @click.option(
-    "--canary", "canaries", multiple=True, callback=not_empty, metavar="WORKER",
+    "--canary", "canaries", multiple=True, callback=reject_empty, metavar="WORKER",
     help="A worker of the first step. Default: as many as controller.rollout.canary says.",
 )  # fmt: skip
 @click.option(

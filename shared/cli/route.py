@@ -11,8 +11,8 @@ from rich.console import Console
 from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
-    not_empty,
-    reports_errors,
+    prints_errors,
+    reject_empty,
     settings_options,
     version_option,
 )
@@ -47,14 +47,14 @@ A request with "debug": true has the same in its last message.
 
 @click.command(help=_HELP)
 @click.option(
-    "--explain", "request", metavar="REQUEST", required=True, callback=not_empty,
+    "--explain", "request", metavar="REQUEST", required=True, callback=reject_empty,
     help="JSON of a request, or a prompt.",
 )  # fmt: skip
 @click.option("--skill", default="chat", show_default=True, help="A skill in cluster.yaml.")
 @settings_options
 @json_option
 @version_option("cluster route")
-@reports_errors
+@prints_errors
 def command(
     request: str,
     skill: str,

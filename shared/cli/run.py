@@ -9,7 +9,7 @@ import orjson
 
 from shared.cli.answer import answer_as_dict, print_answer
 from shared.cli.connection import with_cluster
-from shared.cli.options import json_option, reports_errors, settings_options, version_option
+from shared.cli.options import json_option, prints_errors, settings_options, version_option
 from shared.cli.request import request_fields, request_options, system_messages
 from shared.cli.schema_file import read_schema
 from shared.client import Cluster
@@ -53,7 +53,7 @@ terminal, and is the field `reasoning` with --json. --no-think turns reasoning o
 @json_option
 @version_option("cluster run")
 @click.argument("prompt", nargs=-1, required=True)
-@reports_errors
+@prints_errors
 def command(
     prompt: tuple[str, ...],
     schema: Path | None,

@@ -9,7 +9,7 @@ import click
 import orjson
 
 from shared.cli.groups import ListingGroup
-from shared.cli.options import config_option, json_option, reports_errors, version_option
+from shared.cli.options import config_option, json_option, prints_errors, version_option
 from shared.cli.services.catalogue import MAC_ONLY, SERVICES
 from shared.cli.services.installer import install, uninstall
 from shared.cli.services.launchd import log_rotation, rotation_file
@@ -68,7 +68,7 @@ def _service_arguments(function: Callable[..., None]) -> Callable[..., None]:
 @command.command("install")
 @_service_arguments
 @json_option
-@reports_errors
+@prints_errors
 def install_command(
     name: str,
     arguments: Sequence[str],
@@ -115,7 +115,7 @@ def install_command(
 
 @command.command("run")
 @_service_arguments
-@reports_errors
+@prints_errors
 def run_command(
     name: str,
     arguments: Sequence[str],
@@ -143,7 +143,7 @@ def run_command(
 @command.command("uninstall")
 @click.argument("name", type=click.Choice(list(SERVICES)), metavar="SERVICE")
 @_level_option
-@reports_errors
+@prints_errors
 def uninstall_command(name: str, system: bool) -> None:
     """Stop a service, and delete its file and logs."""
     level, supervisor, account = _level(system), local_supervisor(), Account.current()
@@ -162,7 +162,7 @@ def uninstall_command(name: str, system: bool) -> None:
     help="Default: the one of this system.",
 )  # fmt: skip
 @click.option("--log-rotation", "rotation", is_flag=True, help="Print the newsyslog file instead.")
-@reports_errors
+@prints_errors
 def show(
     name: str,
     arguments: Sequence[str],
@@ -194,7 +194,7 @@ def show(
 
 @command.command("ls")
 @json_option
-@reports_errors
+@prints_errors
 def list_services(as_json: bool) -> None:
     """List installed services. The default subcommand."""
     supervisor, account = local_supervisor(), Account.current()

@@ -12,8 +12,8 @@ from shared.cli.connection import with_cluster
 from shared.cli.groups import ListingGroup
 from shared.cli.options import (
     json_option,
-    not_empty,
-    reports_errors,
+    prints_errors,
+    reject_empty,
     settings_options,
     version_option,
 )
@@ -61,10 +61,10 @@ def command() -> None:
 def _filter_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option(
-            "--worker", metavar="ID", callback=not_empty, help="Only sessions of this worker."
+            "--worker", metavar="ID", callback=reject_empty, help="Only sessions of this worker."
         ),
         click.option(
-            "--client", metavar="NAME", callback=not_empty, help="Only sessions of this client."
+            "--client", metavar="NAME", callback=reject_empty, help="Only sessions of this client."
         ),
     ):
         function = option(function)
@@ -79,7 +79,7 @@ def _filter_options(function: Callable[..., None]) -> Callable[..., None]:
 )  # fmt: skip
 @settings_options
 @json_option
-@reports_errors
+@prints_errors
 def list_sessions(
     client: str | None,
     worker: str | None,
@@ -113,11 +113,13 @@ def _order_command(
     """Add a subcommand that sends an order for each of the named sessions."""
 
     @command.command(name, help=help)
-    @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, callback=not_empty)
+    @click.argument(
+        "sessions", metavar="SESSION...", nargs=-1, required=True, callback=reject_empty
+    )
     @_filter_options
     @settings_options
     @json_option
-    @reports_errors
+    @prints_errors
     def send(
         sessions: Sequence[str],
         client: str | None,

@@ -16,7 +16,7 @@ from shared.cli.connection import service_membership, with_cluster
 from shared.cli.options import (
     EXIT_FAILURE,
     json_option,
-    reports_errors,
+    prints_errors,
     settings_options,
     version_option,
 )
@@ -69,7 +69,7 @@ Columns that do not fit the terminal are left out; --json has all values.
 @settings_options
 @json_option
 @version_option("cluster status")
-@reports_errors
+@prints_errors
 def command(config: Path | None, nats: str | None, token: str | None, as_json: bool) -> None:
     try:
         health = with_cluster(config, nats, token, lambda cluster: cluster.health())

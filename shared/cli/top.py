@@ -13,7 +13,7 @@ from shared.cli.connection import with_cluster
 from shared.cli.options import (
     json_option,
     print_error,
-    reports_errors,
+    prints_errors,
     settings_options,
     version_option,
 )
@@ -84,7 +84,7 @@ def _interval(_: click.Context, parameter: click.Parameter, value: float) -> flo
 @settings_options
 @json_option
 @version_option("cluster top")
-@reports_errors
+@prints_errors
 def command(
     interval_s: float,
     once: bool,

@@ -23,9 +23,9 @@ from shared.cli.local.stored import DEFAULT_PORT, cluster_folder, required_token
 from shared.cli.options import (
     config_option,
     json_option,
-    not_empty,
+    prints_errors,
     read_settings,
-    reports_errors,
+    reject_empty,
     version_option,
 )
 from shared.cli.progress import WarmUpDisplay
@@ -56,7 +56,7 @@ run when the cluster is ready, and its exit status is returned:
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64))
 @click.option(
     "--model",
-    callback=not_empty,
+    callback=reject_empty,
     help="Model for the skill chat: alias, folder or Hugging Face id.",
 )
 @click.option(
@@ -87,7 +87,7 @@ run when the cluster is ready, and its exit status is returned:
 @json_option
 @version_option("cluster up")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@reports_errors
+@prints_errors
 def command(
     workers: int,
     model: str | None,
@@ -149,7 +149,7 @@ class Up:
             await self._local.start()
             return await self._serve(stop)
         finally:
-            if stop.in_haste:
+            if stop.immediate:
                 await self._local.kill()
             else:
                 if not self._command:

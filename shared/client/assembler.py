@@ -58,7 +58,7 @@ class Assembler:
         self._end: Done | None = None  # arrived before some of the tokens
 
     @property
-    def heard(self) -> bool:
+    def received_any(self) -> bool:
         return self.status is not None
 
     @property
@@ -81,7 +81,7 @@ class Assembler:
         choice = self._choices.get(0)
         return (choice.token_ids if choice is not None else []), self.answer.characters
 
-    def forget_attempts(self, down_to: int = 0) -> None:
+    def reset_attempts(self, down_to: int = 0) -> None:
         """Accept attempts from this number on: the process that serves the request now has started
         to count again."""
         self._start_attempt(down_to)

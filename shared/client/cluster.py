@@ -143,7 +143,7 @@ class Cluster:
         request = parse_request(payload)
         if schema is not None:
             check_single(request)
-        session = request.turn_of
+        session = request.ordered_session
         stream = Stream(
             self.bus,
             self._inbox,
@@ -152,7 +152,7 @@ class Cluster:
             request_id,
             payload,
             choices=request.choices,
-            first_index=len(request.heard_ids),
+            first_index=len(request.received_ids),
             before=self._turns.get(session) if session is not None else None,
             times=self._times,
         )

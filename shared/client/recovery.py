@@ -30,7 +30,7 @@ class StreamState:
 
     connected: bool
     connections: int
-    heard: bool
+    received_any: bool
     started: bool
     worker_known: bool
     missing: bool
@@ -170,7 +170,7 @@ class Recovery:
         urgent = self._no_controller_since is not None or self._planned is not None
         if urgent or state.missing or state.behind:
             return self._times.no_controller_retry_s
-        if not state.heard:
+        if not state.received_any:
             return max(0.05, self._published_at + self._times.republish_after_s - now)
         until_silent_s = self._last_message_at + self._times.silence_s - now
         return min(self._times.ask_again_s, max(0.05, until_silent_s))
@@ -179,7 +179,7 @@ class Recovery:
         times = self._times
         if state.connections != self._connections:
             self._connections = state.connections
-            self._planned = self._planned or ("ask_status" if state.heard else "publish")
+            self._planned = self._planned or ("ask_status" if state.received_any else "publish")
         if self._planned == "resume" and not state.started:
             self._planned = "publish"
         if self._planned is not None:
@@ -187,7 +187,7 @@ class Recovery:
             step_at = self._step_at.get(self._planned)
             paused = step_at is None or now - step_at >= times.ask_again_for_gap_s
             return self._planned if paused else None
-        if not state.heard:
+        if not state.received_any:
             no_controller = self._no_controller_since is not None
             wait_s = times.no_controller_retry_s if no_controller else times.republish_after_s
             return "publish" if now - self._published_at >= wait_s else None
@@ -209,7 +209,7 @@ class Recovery:
     def _give_up(self, now: float, state: StreamState) -> None:
         times, silent_s = self._times, now - self._last_message_at
         self._missing_since = (self._missing_since or now) if state.missing else None
-        if not state.heard and self._no_controller_since is not None:
+        if not state.received_any and self._no_controller_since is not None:
             if now - self._no_controller_since > times.no_controller_limit_s:
                 raise Unavailable(
                     "no controller takes requests; is `controller` running?", code="no_controller"

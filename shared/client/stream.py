@@ -259,7 +259,7 @@ class Stream:
         return StreamState(
             connected=self._bus.connected,
             connections=self._bus.connections,
-            heard=self._assembler.heard,
+            received_any=self._assembler.received_any,
             started=self._assembler.started,
             worker_known=self._assembler.worker is not None,
             missing=self._assembler.missing_from is not None,
@@ -273,7 +273,7 @@ class Stream:
             case RequestState() as state:
                 self._assembler.worker = state.worker or self._assembler.worker
                 if state.state == "unknown" or state.attempt < self._assembler.attempt:
-                    self._assembler.forget_attempts(state.attempt)
+                    self._assembler.reset_attempts(state.attempt)
                 self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
             case ResendState() as answer:
                 self._recovery.on_resend_state(answer.state, time.monotonic())

@@ -37,7 +37,7 @@ class Finder:
 
 
 @contextlib.asynccontextmanager
-async def finding(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
+async def discovering(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
     """Query the network while the context is open, and collect the replies in the finder. A
     failure is only logged, and nothing is found.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from shared.discovery.announcement import Announcement
-from shared.discovery.finder import Finder, finding
+from shared.discovery.finder import Finder, discovering
 from shared.errors import SettingsError
 from shared.settings.nats import DiscoverySettings, NatsSettings
 from shared.settings.tree import ClusterSettings
@@ -16,12 +16,12 @@ _POLL_S = 1.0
 _CONNECT_S = 0.5
 
 
-def may_follow(settings: ClusterSettings) -> bool:
+def is_server_unset(settings: ClusterSettings) -> bool:
     """Whether no file, variable, flag or membership sets the NATS servers."""
     return settings.discovery.enabled and "nats" not in settings.model_fields_set
 
 
-async def servers_to_follow(
+async def select_servers(
     discovery: DiscoverySettings, local: NatsSettings, notify: Callable[[str], None]
 ) -> list[str]:
     """Return the server on this machine if it listens; else those of the only announced cluster.
@@ -37,13 +37,13 @@ async def servers_to_follow(
     """
     if await _listens(local.servers[0]):
         return local.servers
-    async with finding(discovery.interfaces) as finder:
+    async with discovering(discovery.interfaces) as finder:
         found = await _wait_for_clusters(finder, local.servers[0], notify)
     if not found:
         return local.servers
     chosen = select_cluster(found)
     notify(
-        f"no NATS server on this machine; following the cluster {line_of(chosen)}, which "
+        f"no NATS server on this machine; following the cluster {format_cluster(chosen)}, which "
         "announces itself. To choose another: --nats, or --no-discovery"
     )
     return list(chosen.servers)
@@ -78,7 +78,7 @@ def select_cluster(found: Sequence[Announcement]) -> Announcement:
         SettingsError: as `servers_to_follow`.
     """
     if len(found) > 1:
-        listed = "".join(f"\n  {line_of(each)}" for each in found)
+        listed = "".join(f"\n  {format_cluster(each)}" for each in found)
         raise SettingsError(
             f"several clusters announce themselves; name one with --nats, or join it:{listed}"
         )
@@ -99,7 +99,7 @@ def select_cluster(found: Sequence[Announcement]) -> Announcement:
             )
 
 
-def line_of(found: Announcement) -> str:
+def format_cluster(found: Announcement) -> str:
     """Return a line for people."""
     return f"{found.cluster} ({found.access}) at {', '.join(found.servers)}"
 

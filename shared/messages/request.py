@@ -238,7 +238,7 @@ class InferenceRequest(Tools):
         return constraint.structure if constraint is not None else None
 
     @property
-    def turn_of(self) -> str | None:
+    def ordered_session(self) -> str | None:
         """The session whose turns are served in order. A session id that begins with `auto-`, as
         created by older gateways, is only an affinity."""
         session = self.session_id
@@ -268,7 +268,7 @@ class InferenceRequest(Tools):
                 return self.prompt  # type: ignore[return-value]
 
     @property
-    def heard_ids(self) -> list[int]:
+    def received_ids(self) -> list[int]:
         """The tokens of the answer that the client has received already."""
         return self.resume.token_ids if self.resume is not None else []
 

@@ -34,11 +34,11 @@ def parse_request(payload: bytes) -> InferenceRequest:
         InvalidRequest: `payload` is not a valid request; `param` names the invalid field.
         RequestError: a field requires something that is not supported yet.
     """
-    refuse_strange_objects(payload)
+    reject_unusual_objects(payload)
     try:
         request = InferenceRequest.model_validate_json(payload)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise to_invalid_request(error) from None
     _refuse_unsupported(request)
     return request
 
@@ -52,18 +52,18 @@ def check_request(body: dict[str, Any]) -> None:
     try:
         InferenceRequest.model_validate(body)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise to_invalid_request(error) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class RequestHeader:
     """The fields of an invalid request that are required to send its error to the client."""
 
     request_id: RequestId | None = None
     multiplex: bool = False
 
     @classmethod
-    def of(cls, payload: bytes) -> "Claims":
+    def of(cls, payload: bytes) -> "RequestHeader":
         try:
             body = json.loads(payload)  # unlike orjson it accepts NaN and lone surrogates
         except (ValueError, RecursionError):
@@ -77,7 +77,7 @@ class Claims:
         return cls(None, multiplex)
 
 
-def refuse_strange_objects(payload: bytes) -> None:
+def reject_unusual_objects(payload: bytes) -> None:
     """Reject an object with a duplicate key, whose value would depend on the parser, or with more
     keys than any request needs.
 
@@ -111,7 +111,7 @@ def _is_plain(payload: bytes) -> bool:
         return False
 
 
-def invalid(error: ValidationError) -> InvalidRequest:
+def to_invalid_request(error: ValidationError) -> InvalidRequest:
     """Return the first problem that pydantic found, with the name of the field."""
     problem = error.errors(include_url=False)[0]
     location = problem["loc"]
@@ -131,10 +131,10 @@ def invalid(error: ValidationError) -> InvalidRequest:
 
 
 def _refuse_unsupported(request: InferenceRequest) -> None:
-    refuse_asked({"input": request.input is not None})
+    reject_unsupported({"input": request.input is not None})
 
 
-def refuse_asked(asked: Mapping[str, bool]) -> None:
+def reject_unsupported(asked: Mapping[str, bool]) -> None:
     """Reject the first field that requires something that is not supported yet.
 
     Raises:

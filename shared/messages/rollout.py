@@ -11,7 +11,7 @@ from shared.messages.control import SettingChange
 from shared.settings.controller import RolloutSettings as RolloutSettings
 
 MOST_TEXT_BYTES = 1024 * 1024
-MOST_KEPT = 100
+MAX_STORED = 100
 """Maximum number of versions, and of ended roll-outs, that are stored."""
 
 Phase = Literal["measuring", "applying", "baking", "rolling_back", "done", "rolled_back"]

@@ -82,7 +82,7 @@ MEMORY_RETRY_AFTER_MS = 2000
 """`retry_after_ms` of a rejection because of memory pressure."""
 
 
-def refuses(pressure: MemoryPressure, level: Priority) -> bool:
+def rejects(pressure: MemoryPressure, level: Priority) -> bool:
     """Whether a new request of this priority is rejected under this memory pressure."""
     return pressure == "hard" or (pressure == "soft" and level == "low")
 
@@ -155,6 +155,6 @@ class WorkerReport(InternalPart):
     tasks: Count = 0
 
     @property
-    def places_taken(self) -> int:
+    def used_slots(self) -> int:
         """Slots in batches that are used or waited for; older workers do not report `choices`."""
         return max(self.active_requests + self.queued_requests, self.choices)

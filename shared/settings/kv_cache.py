@@ -54,5 +54,5 @@ class SessionsSettings(SettingsSection):
     max_mb_per_client: Annotated[int, Field(ge=1)] | None = None
 
     @property
-    def most_bytes_per_client(self) -> int:
+    def max_bytes_per_client(self) -> int:
         return 2**62 if self.max_mb_per_client is None else self.max_mb_per_client * 1_000_000

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from shared.ids import NAME_PATTERN
 from shared.settings.base import (
     IGNORED,
-    MOST_ENGINES,
+    MAX_ENGINES,
     Count,
     Milliseconds,
     Model,
@@ -27,7 +27,7 @@ class EnginesSettings(SettingsSection):
     within 10 minutes. An engine is killed and restarted after `hang_timeout_ms` without a
     heartbeat, and after `step_timeout_ms` in one step."""
 
-    count: Annotated[int, Field(ge=1, le=MOST_ENGINES)] | Literal["auto"] = "auto"
+    count: Annotated[int, Field(ge=1, le=MAX_ENGINES)] | Literal["auto"] = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = "auto"
     startup_timeout_ms: PositiveMilliseconds = 30_000
     shutdown_timeout_ms: PositiveMilliseconds = 5000
@@ -100,7 +100,7 @@ class ContinuousBatchingSettings(SettingsSection):
     kv_memory_mb: Annotated[int, Field(ge=1)] | None = None
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Maximum number of sequences of a model that an engine decodes at once."""
         return self.max_batch_size if self.enabled else 1
 

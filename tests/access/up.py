@@ -10,7 +10,7 @@ import click
 
 from shared.cli.local.cluster import LocalPlan
 from shared.cli.local.model import fetch_demo_model
-from shared.cli.options import read_settings, reports_errors
+from shared.cli.options import prints_errors, read_settings
 from shared.cli.up import Up, settings_of_flags
 from shared.service import run_service
 from tests.access.members import Members
@@ -24,7 +24,7 @@ _STRICT = {"CLUSTER__SECURITY__STRICT_INBOX": "true"}
 @click.option("--workers", type=int, default=1)
 @click.option("--model")
 @click.option("--http-port", type=int)
-@reports_errors
+@prints_errors
 def main(
     members: Path, folder: Path, workers: int, model: str | None, http_port: int | None
 ) -> None:

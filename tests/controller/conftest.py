@@ -23,5 +23,5 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> DrivenRunner:
     clock = Clock()
     monkeypatch.setattr("time.monotonic", clock)
     for module in (list_publisher, list_runner):
-        monkeypatch.setattr(module, "awake_or_asleep", clock)
+        monkeypatch.setattr(module, "boottime_s", clock)
     return DrivenRunner(clock)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from controller.prompt_lists.list_runner import PromptListRunner
-from controller.requests.events import Event, Finish, ListEnded, Published, Queried
+from controller.requests.events import EndRequests, Event, ListEnded, Published, Queried
 from controller.requests.instructions import SendToListRunner
 from controller.requests.request import ClientRequest, RequestKey
 from shared.bus import BusMessage
@@ -76,11 +76,11 @@ class DrivenRunner:
         texts = [f"prompt {number}" for number in range(prompts)]
         body = {"prompt": texts, **fields}
         whole = request(request_id, now=self.clock.now, **body)
-        self._runner.take(SendToListRunner("serve", whole))
+        self._runner.handle(SendToListRunner("serve", whole))
         return whole
 
     def order(self, verb: Any, whole: ClientRequest, **fields: Any) -> None:
-        self._runner.take(SendToListRunner(verb, whole, **fields))
+        self._runner.handle(SendToListRunner(verb, whole, **fields))
 
     def new_parts(self) -> list[ClientRequest]:
         """Those that were submitted since the last look, also again."""
@@ -108,7 +108,7 @@ class DrivenRunner:
 
     def finished(self) -> list[tuple[str, str]]:
         """The parts that the leader is to end, and why."""
-        found = [each for each in self.events if isinstance(each, Finish)]
+        found = [each for each in self.events if isinstance(each, EndRequests)]
         return [(each.key[1] if each.key is not None else "", each.error.code) for each in found]
 
     def _submit(self, event: Event) -> None:

@@ -86,7 +86,7 @@ class Running:
 
     def knows(self, worker: SimulatedWorker) -> bool:
         """Whether it has heard of that boot of a worker."""
-        return self.controller._registry.is_here(worker.id, worker.boot)
+        return self.controller._registry.is_alive(worker.id, worker.boot)
 
     def claimed(self, worker: SimulatedWorker) -> bool:
         view = self.controller._registry.worker(worker.id)
@@ -227,7 +227,7 @@ async def running_controller(
         await own.flush()
         yield running
     finally:
-        stop.request(in_haste=True)
+        stop.request(immediate=True)
         try:
             await running.ended()
         finally:

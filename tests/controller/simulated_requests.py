@@ -40,7 +40,7 @@ class SimulatedRequests:
 
     def emit(self, dispatch: Dispatch, choice: int, index: int, token_ids: Iterable[int]) -> None:
         for held in self._of(dispatch):
-            tokens = held.tokens.setdefault(choice, list(dispatch.request.heard_ids))
+            tokens = held.tokens.setdefault(choice, list(dispatch.request.received_ids))
             tokens[index:] = token_ids
 
     def end(
@@ -102,7 +102,7 @@ def _claimed(held: _Held) -> ClaimedRequest:
         state=held.state,
         skill=dispatch.skill,
         model=dispatch.model,
-        session_id=dispatch.request.turn_of,
+        session_id=dispatch.request.ordered_session,
         fingerprint=dispatch.body_fingerprint,
         tokens=sum(map(len, held.tokens.values())),
         failure=held.failure,

@@ -184,7 +184,7 @@ class SimulatedWorker(SimulatedStreams):
 
     async def tell_kept(self, number: int, **fields: Any) -> None:
         message = KeptPrefixes(worker=self.id, boot_id=self.boot, number=number, **fields)
-        await self._bus.publish(subjects.kept_event(self.id), encode(message))
+        await self._bus.publish(subjects.prefix_event(self.id), encode(message))
 
     async def was_asked(self) -> None:
         """Return when it was asked for all that it keeps, and has told it."""

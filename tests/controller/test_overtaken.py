@@ -123,7 +123,7 @@ def heartbeat_of(controller: ControllerReport) -> ControllerEvent:
 class SilentStore:
     """JetStream without a quorum: it does not answer."""
 
-    async def look(self, *, timeout_s: float) -> LeaseValue:
+    async def read(self, *, timeout_s: float) -> LeaseValue:
         await asyncio.sleep(timeout_s)
         raise BusError("no answer")
 

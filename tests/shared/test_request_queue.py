@@ -95,7 +95,7 @@ class QueueBesideAList(RuleBasedStateMachine):
         assert list(self.queue) == self.waiting
         assert len(self.queue) == len(self.expected)
         full = len(self.expected) == _MAX_DEPTH
-        assert all((self.queue.room(level) == 0) is full for level in PRIORITIES)
+        assert all((self.queue.capacity(level) == 0) is full for level in PRIORITIES)
 
     @invariant()
     def who_comes_is_told_in_order(self) -> None:
@@ -246,9 +246,9 @@ def test_the_last_places_are_kept_for_higher_priorities() -> None:
         while queue.push(Waiting(taken, level), 0.0) is None:
             taken += 1
         assert len(queue) == rooms[level]
-        assert queue.room(level) == 0
+        assert queue.capacity(level) == 0
 
 
 def test_a_queue_that_drops_has_room_for_whoever_is_above_somebody() -> None:
     queue, _ = _queue("low", "medium", "medium", reject_when_full=False)
-    assert [queue.room(level) for level in PRIORITIES] == [3, 1, 0]
+    assert [queue.capacity(level) for level in PRIORITIES] == [3, 1, 0]

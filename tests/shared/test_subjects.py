@@ -28,13 +28,13 @@ MADE = {
     "mlx.worker.<worker>.control.<verb>": subjects.worker_control(MAC, "load"),
     "mlx.worker.<worker>.<boot>.alive": subjects.worker_alive(MAC, BOOT),
     "mlx.event.worker.<worker>": subjects.worker_event(MAC),
-    "mlx.event.kept.<worker>": subjects.kept_event(MAC),
+    "mlx.event.kept.<worker>": subjects.prefix_event(MAC),
     "mlx.event.controller.<controller>": subjects.controller_event(CONTROLLER),
     "mlx.event.request.<controller>": subjects.request_event(CONTROLLER),
-    "$KV.mlx_leader.controller": subjects.kept(subjects.LEADER_BUCKET, subjects.LEADER_KEY),
+    "$KV.mlx_leader.controller": subjects.key_value(subjects.LEADER_BUCKET, subjects.LEADER_KEY),
     "mlx.rollout.<verb>": subjects.rollout("load"),
-    "$KV.mlx_rollout.state": subjects.kept(subjects.ROLLOUT_BUCKET, subjects.ROLLOUT_KEY),
-    "$KV.mlx_rollout.version.<number>": subjects.kept(
+    "$KV.mlx_rollout.state": subjects.key_value(subjects.ROLLOUT_BUCKET, subjects.ROLLOUT_KEY),
+    "$KV.mlx_rollout.version.<number>": subjects.key_value(
         subjects.ROLLOUT_BUCKET, subjects.rollout_version(7)
     ),
     "mlx.health.controller": subjects.HEALTH_CONTROLLERS,
@@ -89,7 +89,7 @@ def test_the_rows_name_types_of_shared_messages() -> None:
         (subjects.ROUTE_ALL, "mlx.route.<client>.<skill>"),
         (subjects.REQUEST_ALL, "mlx.request.<client>.cancel"),
         (subjects.WORKER_EVENT_ALL, "mlx.event.worker.<worker>"),
-        (subjects.KEPT_EVENT_ALL, "mlx.event.kept.<worker>"),
+        (subjects.PREFIX_EVENT_ALL, "mlx.event.kept.<worker>"),
         (subjects.CONTROLLER_EVENT_ALL, "mlx.event.controller.<controller>"),
         (subjects.LOG_ALL, "mlx.log.<kind>.<id>"),
     ],
@@ -158,5 +158,5 @@ def test_the_strict_rule_never_allows_what_the_open_rule_refuses(reply: str) -> 
 def test_answers_to_questions_go_to_who_may_ask_them(
     reply: str, open_rule: bool, strict_rule: bool
 ) -> None:
-    assert subjects.may_hear(reply, ADA, strict=False) is open_rule
-    assert subjects.may_hear(reply, ADA, strict=True) is strict_rule
+    assert subjects.may_receive(reply, ADA, strict=False) is open_rule
+    assert subjects.may_receive(reply, ADA, strict=True) is strict_rule

@@ -104,7 +104,7 @@ class PlainListener(Listener):
 
     def forget_attempts(self) -> None:
         """It publishes again after a silence."""
-        self._assembler.forget_attempts()
+        self._assembler.reset_attempts()
 
     async def take(self, message: BusMessage) -> None:
         self.heard_at = time.monotonic()

@@ -51,7 +51,7 @@ def _always(value: object) -> Make:
 
 def _without_comparing(right: Any) -> Any:
     async def write(leadership: Any, *, after: int, **fields: Any) -> None:
-        kept = await leadership._store.look(timeout_s=1)
+        kept = await leadership._store.read(timeout_s=1)
         await right(leadership, after=kept.sequence, **fields)
 
     return write

@@ -55,7 +55,7 @@ class RecordStore:
         self._jetstream = jetstream
         self._bus = bus
 
-    async def look(self, *, timeout_s: float) -> LeaseValue:
+    async def read(self, *, timeout_s: float) -> LeaseValue:
         await self._reach(timeout_s)
         kept = LeaseValue(self._jetstream.sequence, self._jetstream.value)
         await self._answer(timeout_s)

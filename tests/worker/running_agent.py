@@ -308,7 +308,7 @@ async def running_agent(
             await running.claim()
         yield running
     finally:
-        stop.request(in_haste=True)
+        stop.request(immediate=True)
         try:
             async with asyncio.timeout(LIMIT_S):
                 await life

@@ -329,4 +329,4 @@ def test_a_death_over_no_model_is_nobodys_fault(tiny_model: Path) -> None:
     assert not worker.scheduler.explain_end(worker.engine, end)
     worker.die()
     assert worker.requeued == {"not started": True}
-    assert worker.scheduler.models.loader.deaths.count(TINY) == 0
+    assert worker.scheduler.models.loader.crash_history.count(TINY) == 0

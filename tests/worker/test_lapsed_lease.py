@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from shared.bus import Bus, BusMessage
-from shared.clock import awake_or_asleep
+from shared.clock import boottime_s
 from shared.codec import encode
 from shared.ids import RequestId
 from shared.messages.control import RequestState
@@ -60,8 +60,8 @@ def lapse(slow: RunningAgent) -> Callable[[], None]:
     lease = slow.agent._lease
 
     def lapse() -> None:
-        ahead_s = lease.now() - awake_or_asleep() + 100
-        lease._clock = lambda: awake_or_asleep() + ahead_s
+        ahead_s = lease.now() - boottime_s() + 100
+        lease._clock = lambda: boottime_s() + ahead_s
         assert not lease.is_valid(slow.agent._bus.connections)
 
     return lapse

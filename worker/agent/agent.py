@@ -38,7 +38,7 @@ from worker.link.facts import EngineStarted, Fact
 from worker.link.orders import Order
 from worker.models.pre_warming import PreWarming
 from worker.models.predictive_warming import PredictiveWarming
-from worker.peer_files.sharing import Sharing
+from worker.peer_files.sharing import PeerFileSharing
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.cached_prefixes import CachedPrefixTracker
 from worker.scheduling.scheduler import Scheduler
@@ -115,9 +115,9 @@ class Agent:
             self._scheduler.models,
             data_folder() / "use" / f"{worker_id}.json",
         )
-        self._scheduler.models.on_use.append(self._predictive.used)
-        self._sharing = Sharing(settings.worker.peer_files, bus, worker_id)
-        self._scheduler.models.loader.ask_peers = self._sharing.ask
+        self._scheduler.models.on_use.append(self._predictive.record_request)
+        self._sharing = PeerFileSharing(settings.worker.peer_files, bus, worker_id)
+        self._scheduler.models.loader.ask_peers = self._sharing.find_offers
         self._cpu = CpuUsage()
         self._started_at = time.monotonic()
         self._drain_requested = StopRequest()
@@ -259,7 +259,7 @@ class Agent:
         """Shut down in this order: controllers stop sending requests; running requests may finish;
         the others are requeued; engines stop; only then `left` is published."""
         await self._change_state("draining")
-        if not stop.in_haste:
+        if not stop.immediate:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._drain_limit_s) as self._drain_timeout:
                     await self._scheduler.changes.wait_until(lambda: self._scheduler.idle)

@@ -69,7 +69,7 @@ class Announcer:
         """Publish changes of the cached prefixes until cancelled."""
         while True:
             if (changes := self._cached_prefixes.changes()) is not None:
-                await self._publish(subjects.kept_event(self._worker), changes)
+                await self._publish(subjects.prefix_event(self._worker), changes)
             await asyncio.sleep(_CACHED_PREFIXES_INTERVAL_S)
 
     async def publish_event(self, kind: EventType) -> None:

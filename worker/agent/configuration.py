@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shared.access.private_file import keep_private
+from shared.access.private_file import write_private
 from shared.errors import SettingsError
 from shared.folders import data_folder
 from shared.ids import WorkerId
@@ -113,7 +113,7 @@ class Configuration:
 
     def _store(self, stored: _Stored) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        keep_private(self._path, stored.model_dump_json().encode())
+        write_private(self._path, stored.model_dump_json().encode())
         self._stored = stored
 
 

@@ -7,7 +7,7 @@ import psutil
 from shared.errors import ModelError
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
-from shared.settings.base import MOST_ENGINES
+from shared.settings.base import MAX_ENGINES
 from shared.settings.models import ModelSource
 from shared.settings.worker import EnginesSettings
 from worker.host.machine import accelerator, available_cores
@@ -73,7 +73,7 @@ def decide(
     if weight_bytes is None:
         return EnginePlan(1, "a pre-warmed model is not on this machine yet: its size is unknown")
     copy_bytes = weight_bytes + _ENGINE_BYTES
-    count = affordable_copies(soft_bytes, copy_bytes, min(cores, MOST_ENGINES))
+    count = affordable_copies(soft_bytes, copy_bytes, min(cores, MAX_ENGINES))
     count = max(1, min(count, (soft_bytes - later_bytes) // copy_bytes))
     if count == cores:
         return EnginePlan(count, "one per core, as there is no GPU")

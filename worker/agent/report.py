@@ -55,7 +55,7 @@ def build_report(
         active_requests=scheduler.running,
         queued_requests=len(scheduler.admission),
         choices=sum(len(request.unfinished) for request in scheduler.requests()),
-        max_batch_size=settings.worker.continuous_batching.most_rows * len(engines),
+        max_batch_size=settings.worker.continuous_batching.max_rows * len(engines),
         max_queue_depth=scheduler.admission.max_depth,
         prefill_ms=round(prefill_ms(running, scheduler.requests(), speeds), 1),
         dispatches_per_message=DISPATCHES_PER_MESSAGE,

@@ -55,16 +55,16 @@ class Constraint:
         self.problem: str | None = None
 
     @property
-    def words(self) -> int:
+    def mask_words(self) -> int:
         """Width of a row of the bitmask: 32-bit words, one bit per token."""
         return -(-self._tokenizer.vocab_size // 32)
 
     @property
-    def masks(self) -> bool:
+    def restricts(self) -> bool:
         """Whether some tokens are not allowed next."""
         return self.problem is None and (self._matcher is not None or bool(self._forced))
 
-    def bind(self, text: str) -> bool:
+    def enforce_call(self, text: str) -> bool:
         """Enforce a grammar for the call that begins with this text; see `parser.Bind`."""
         if self._whole is not None:
             return True
@@ -94,7 +94,7 @@ class Constraint:
         if exhausted and channel == "reasoning" and not self._forced:
             self._forced = list(self._closing_ids)
 
-    def fill(self, bitmask: Bitmask, row: int) -> None:
+    def write_mask(self, bitmask: Bitmask, row: int) -> None:
         """Write the allowed tokens into one row of a bitmask."""
         if self._forced:
             bitmask[row] = 0

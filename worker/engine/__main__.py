@@ -55,7 +55,7 @@ def main() -> None:
     engine = Engine(
         channel.send,
         channel.wait_for_capacity,
-        max_batch_size=batching.most_rows,
+        max_batch_size=batching.max_rows,
         max_chunk_tokens=batching.max_chunk_tokens,
         max_decode_stall_s=batching.max_decode_stall_ms / 1000,
         kv_budget_bytes=batching.kv_memory_mb and batching.kv_memory_mb * 1_000_000,

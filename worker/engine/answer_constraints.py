@@ -12,12 +12,12 @@ from worker.answer.grammar import AnswerConstraint, answer_grammar, section_gram
 from worker.engine.model import LoadedModel
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema
-from worker.link.orders import Calling, Submit
+from worker.link.orders import Submit, ToolCalling
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
-def tools_of(calling: Calling | None) -> list[Tool]:
+def tools_of(calling: ToolCalling | None) -> list[Tool]:
     """Return the tools of a request, with the schemas that the client sent."""
     return [_tool(each) for each in calling.tools] if calling is not None else []
 
@@ -83,7 +83,7 @@ def _tool(described: Mapping[str, Any]) -> Tool:
 
 
 def _enforceable_tools(
-    calling: Calling | None, grammars: GrammarCompiler
+    calling: ToolCalling | None, grammars: GrammarCompiler
 ) -> tuple[list[Tool], list[str]]:
     """Return the tools that may be called, with the enforceable part of their schemas, and
     warnings. The schema of a strict tool must be enforceable in full. Of other tools a part is
@@ -115,7 +115,7 @@ def _answer_matcher(
 
 
 def _section_matchers(
-    answers: AnswerFormat, tools: Sequence[Tool], calling: Calling, grammars: GrammarCompiler
+    answers: AnswerFormat, tools: Sequence[Tool], calling: ToolCalling, grammars: GrammarCompiler
 ) -> dict[str, Any]:
     try:
         return {

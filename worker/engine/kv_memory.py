@@ -188,7 +188,7 @@ class KVMemory:
     def record_end(self, sequence: int, last: Block) -> None:
         """Record that the blocks of a sequence end with this one, and track the cached sequence."""
         if last.parent is not None:
-            self.sequences.follow(last.key, pinned=self.sequences.pins(last.key))
+            self.sequences.track(last.key, pinned=self.sequences.is_pinned(last.key))
             self._cached.append(SequenceCached(sequence, last.key.hex(), last.end))
 
     def take_cached(self) -> list[SequenceCached]:
@@ -198,7 +198,7 @@ class KVMemory:
 
     def drop_sequence(self, end: BlockKey) -> None:
         """Stop tracking a cached sequence, and drop the blocks that no other sequence has."""
-        self.sequences.forget(end)
+        self.sequences.untrack(end)
         if (block := self.tree.find(end)) is not None:
             self._to_drop += exclusive_blocks(block)
             self.drop_unused()
@@ -226,7 +226,7 @@ class KVMemory:
     @property
     def can_write(self) -> bool:
         """Whether `write_one` may be called."""
-        return bool(self._to_write) and self.files is not None and self.files.takes
+        return bool(self._to_write) and self.files is not None and self.files.accepts_writes
 
     def write_one(self) -> None:
         """Pass the next part to the file threads to be written."""
@@ -249,7 +249,7 @@ class KVMemory:
     def handle_result(self, result: Result) -> None:
         """Process a result of a file thread."""
         assert self.files is not None
-        read = self.files.take(result)
+        read = self.files.handle_result(result)
         if read is None:
             self.memory.shrink(self._limit_bytes)
             return
@@ -259,7 +259,7 @@ class KVMemory:
             try:
                 self.memory.put(block, kind, codec.arrays(content, kind))
             except ValueError:
-                self.files.figures.broken += 1
+                self.files.statistics.broken += 1
                 self.files.drop(block, kind)
         self.tree.prune(block)
         self.memory.shrink(self._limit_bytes)
@@ -284,16 +284,16 @@ class KVMemory:
             measured,
             disk_bytes=files.held_bytes,
             disk_limit_bytes=self.settings.disk_bytes,
-            disk_evictions=files.figures.evictions,
-            read_blocks=files.figures.read,
-            read_bytes=files.figures.read_bytes,
-            read_ms=_average_ms(files.figures.read_s, files.figures.read),
+            disk_evictions=files.statistics.evictions,
+            read_blocks=files.statistics.read,
+            read_bytes=files.statistics.read_bytes,
+            read_ms=_average_ms(files.statistics.read_s, files.statistics.read),
             promoted_blocks=statistics.promoted,
-            written_blocks=files.figures.written,
-            written_bytes=files.figures.written_bytes,
+            written_blocks=files.statistics.written,
+            written_bytes=files.statistics.written_bytes,
             written_today_bytes=files.written_today,
-            broken_files=files.figures.broken,
-            failed_files=files.figures.failed,
+            broken_files=files.statistics.broken,
+            failed_files=files.statistics.failed,
             problem=files.problem,
         )
 

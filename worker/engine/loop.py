@@ -223,7 +223,7 @@ class Engine:
                 case UnloadModel():
                     self._unload(item.model)
                 case TrackSequence():
-                    self._kv_memory.sequences.follow(block_key_of(item.end), pinned=item.pinned)
+                    self._kv_memory.sequences.track(block_key_of(item.end), pinned=item.pinned)
                 case DropSequence():
                     self._kv_memory.drop_sequence(block_key_of(item.end))
                 case LimitMemory():
@@ -313,7 +313,7 @@ class Engine:
         self._step_scheduler.read_ahead()
         self._models.limit_kv(order.kv_bytes)
         self._step_scheduler.report_preempted()
-        if order.requeue:
+        if order.release_cached_memory:
             release_memory()
         self._measured_at = 0.0
 

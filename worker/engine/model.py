@@ -34,7 +34,7 @@ from worker.engine.probe import find_verdict
 from worker.engine.verdict_store import VerdictStore
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.orders import LoadModel
-from worker.models.adapters import find_unnamed, inspect_adapter
+from worker.models.adapters import find_unused_adapters, inspect_adapter
 from worker.models.files import check_config
 from worker.models.fingerprint import fingerprint
 
@@ -245,7 +245,7 @@ def _warnings(
     assumed = context.warning(order.max_context_tokens)
     unnamed = [
         f"{folder} contains an adapter, which is not loaded; set it as `adapter` of this model"
-        for folder in find_unnamed(Path(order.path), adapter)
+        for folder in find_unused_adapters(Path(order.path), adapter)
     ]
     found = (
         *([assumed] if assumed is not None else []),

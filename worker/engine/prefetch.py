@@ -74,7 +74,7 @@ class PrefetchedPrompts:
             if nbytes + block.part(kind).nbytes > free_bytes:
                 break
             nbytes += block.part(kind).nbytes
-            block.wishes += 1
+            block.prefetches += 1
             blocks.append(block)
             if not block.in_memory(kind):
                 unread.append((block, kind))
@@ -86,7 +86,7 @@ class PrefetchedPrompts:
         ignored."""
         if (prefetched := self._prompts.pop(sequence, None)) is not None:
             for block in prefetched.blocks:
-                block.wishes -= 1
+                block.prefetches -= 1
 
     def forget_all(self, model: ModelId | None = None) -> None:
         """Stop prefetching the prompts of a model, or all prompts."""

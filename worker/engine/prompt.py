@@ -90,7 +90,7 @@ def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int
     constraint, warnings = compile_constraint(
         order, model, opened=opened, thinks=thinks, max_tokens=max_tokens
     )
-    bind = constraint.bind if constraint is not None and order.calling is not None else None
+    bind = constraint.enforce_call if constraint is not None and order.calling is not None else None
     parser: AnswerParser = PlainAnswer()
     control: Mapping[int, str] = {}
     if is_chat:

@@ -10,7 +10,7 @@ from worker.answer.delta import Delta
 from worker.answer.parser import Channel
 from worker.answer.text import REPLACEMENT, Decode
 from worker.engine.tokens import Token, TokenLogprobs
-from worker.link.facts import CallPiece, Output
+from worker.link.facts import Output, ToolCallPiece
 from worker.link.orders import Submit
 
 TokenBytes = Callable[[int], bytes]
@@ -113,7 +113,7 @@ class Sequence:
         stop = self._answer.stop_sequence if reason == "stop" else None
         if reason == "stop" and stop is None and self._answer.has_calls:
             reason = "tool_calls"
-        calls = [CallPiece(call.index, call.arguments, call.name) for call in delta.calls]
+        calls = [ToolCallPiece(call.index, call.arguments, call.name) for call in delta.calls]
         output = Output(
             self.id,
             self._index,

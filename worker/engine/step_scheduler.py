@@ -222,7 +222,7 @@ class StepScheduler:
         """Set the step that is read later."""
         if step is not self._ahead:
             self._ahead = step
-            self._activity.ask_ahead(step.work if step is not None else None)
+            self._activity.set_ahead(step.work if step is not None else None)
 
     def _read(self, step: _Step) -> None:
         """Wait for the tokens of a step and send them."""

@@ -37,11 +37,13 @@ class TokenMask:
 def mask_of(constraints: Sequence[Constraint | None]) -> TokenMask | None:
     """Return the mask of rows with these constraints; None if every token is allowed."""
     masking = [
-        (index, each) for index, each in enumerate(constraints) if each is not None and each.masks
+        (index, each)
+        for index, each in enumerate(constraints)
+        if each is not None and each.restricts
     ]
     if not masking:
         return None
-    bitmask = np.zeros((len(masking), masking[0][1].words), dtype=np.int32)
+    bitmask = np.zeros((len(masking), masking[0][1].mask_words), dtype=np.int32)
     for row, (_, constraint) in enumerate(masking):
-        constraint.fill(bitmask, row)
+        constraint.write_mask(bitmask, row)
     return TokenMask([index for index, _ in masking], bitmask)

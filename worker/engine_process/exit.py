@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from worker.link.activity import ActivityKind, EngineActivity
+from worker.link.activity import ActivitySnapshot, EngineActivity
 from worker.link.frames import EXIT_AGENT_GONE
 
 Cause = Literal["crash", "hang", "kill", "fault"]
@@ -43,7 +43,9 @@ class EngineExit:
     killed_at: EngineActivity | None = None
 
     @classmethod
-    def by_itself(cls, status: int, activity: ActivityKind, lines: Sequence[str]) -> "EngineExit":
+    def by_itself(
+        cls, status: int, activity: ActivitySnapshot, lines: Sequence[str]
+    ) -> "EngineExit":
         """The process exited with this status (negative: a signal); `lines` are the last lines of
         its standard error."""
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
@@ -56,7 +58,7 @@ class EngineExit:
         return cls("crash", reason, _at_fault(status, activity, lines))
 
     @classmethod
-    def by_agent(cls, reason: str, activity: ActivityKind, *, stopped: bool) -> "EngineExit":
+    def by_agent(cls, reason: str, activity: ActivitySnapshot, *, stopped: bool) -> "EngineExit":
         """The agent killed the engine because it was silent: a hang, unless something outside had
         `stopped` its process."""
         if stopped:
@@ -64,7 +66,9 @@ class EngineExit:
         return cls("hang", reason, activity.now)
 
 
-def _at_fault(status: int, activity: ActivityKind, lines: Sequence[str]) -> EngineActivity | None:
+def _at_fault(
+    status: int, activity: ActivitySnapshot, lines: Sequence[str]
+) -> EngineActivity | None:
     """Return the work that crashed an engine.
 
     An exception that ends the process was raised on the engine's thread. A signal in Python code

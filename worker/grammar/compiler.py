@@ -13,7 +13,7 @@ from worker.grammar.bounds import find_excess
 from worker.grammar.matcher import Matcher, MatcherPool
 from worker.grammar.python_tokenizer import PythonTokenizer
 from worker.grammar.references import pointer
-from worker.grammar.schemas import cleaned, moved, steps, subschemas, with_options
+from worker.grammar.schemas import cleaned, rebased, steps, subschemas, with_options
 from worker.grammar.vocabulary import without_special_text
 
 _LIMITS = LLParserLimits(
@@ -166,7 +166,7 @@ class GrammarCompiler:
     def _locate(self, root: Any, problem: str) -> tuple[list[str], str]:
         """Return the path of the innermost schema that has a problem, and the problem. Subschemas
         are compiled in their place in the root, as their references may lead anywhere."""
-        whole = {"$defs": {"root": moved(root, f"#{_ROOT}")}}
+        whole = {"$defs": {"root": rebased(root, f"#{_ROOT}")}}
         path: list[str] = []
         keys: list[str] = []
         schema = root

@@ -92,17 +92,17 @@ def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def moved(schema: Any, to: str) -> Any:
+def rebased(schema: Any, to: str) -> Any:
     """Return a schema with its local references adjusted for its new position `to` in another
     schema."""
     match schema:
         case dict():
-            led = {key: moved(value, to) for key, value in schema.items()}
+            led = {key: rebased(value, to) for key, value in schema.items()}
             reference = schema.get("$ref")
             if isinstance(reference, str) and reference.startswith("#"):
                 led["$ref"] = f"{to}{reference[1:]}"
             return led
         case list():
-            return [moved(each, to) for each in schema]
+            return [rebased(each, to) for each in schema]
         case _:
             return schema

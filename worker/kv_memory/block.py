@@ -104,7 +104,7 @@ class Block:
     holders: int = 0
     users: int = 0
     pins: int = 0
-    wishes: int = 0
+    prefetches: int = 0
 
     @property
     def end(self) -> int:

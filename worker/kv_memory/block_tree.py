@@ -33,7 +33,7 @@ class PrefixMatch:
     tokens: int = 0
 
 
-NOTHING = PrefixMatch()
+NO_MATCH = PrefixMatch()
 IsAvailable = Callable[[Block, Kind], bool]
 """Whether a part of a block is available."""
 
@@ -124,7 +124,7 @@ class BlockTree:
         part, common = _longest_common(at, ids[done : done + self.block_tokens], is_available)
         if part is not None:
             blocks.append(part)
-        return PrefixMatch(blocks, done + common) if blocks else NOTHING
+        return PrefixMatch(blocks, done + common) if blocks else NO_MATCH
 
     def _match_state(
         self, root: Block, ids: TokenIds, layout: LayerLayout, is_available: IsAvailable
@@ -132,7 +132,7 @@ class BlockTree:
         """Return the longest prefix that ends with a block whose state is available."""
         if not layout.grows:
             self._connect(root, ids)
-        best = NOTHING
+        best = NO_MATCH
         blocks: list[Block] = []
         at: Block | None = root
         while at is not None:

@@ -46,7 +46,7 @@ class TrackedSequences:
     def __len__(self) -> int:
         return len(self._reported)
 
-    def follow(self, end: BlockKey, *, pinned: bool = False) -> None:
+    def track(self, end: BlockKey, *, pinned: bool = False) -> None:
         """Track a sequence; a pinned one is evicted last."""
         self._reported.setdefault(end, None)
         self._reported.move_to_end(end)
@@ -57,12 +57,12 @@ class TrackedSequences:
             if other not in self._pinned:
                 del self._reported[other]
 
-    def forget(self, end: BlockKey) -> None:
+    def untrack(self, end: BlockKey) -> None:
         """Stop tracking a sequence, and unpin it."""
         self._reported.pop(end, None)
         self._unpin(end)
 
-    def pins(self, end: BlockKey) -> bool:
+    def is_pinned(self, end: BlockKey) -> bool:
         """Whether a sequence is pinned."""
         return end in self._pinned
 

@@ -86,7 +86,7 @@ class FileTier:
         self.problem: str | None = None
         self.held_bytes = 0
         self.written_today = 0
-        self.figures = FileStatistics()
+        self.statistics = FileStatistics()
 
     def start(self) -> None:
         self._threads.start()
@@ -97,7 +97,7 @@ class FileTier:
     # Writing.
 
     @property
-    def takes(self) -> bool:
+    def accepts_writes(self) -> bool:
         """Whether `write` may be called now."""
         if not self.ready or self._backlog_bytes >= _BACKLOG_BYTES:
             return False
@@ -151,7 +151,7 @@ class FileTier:
                 break
             if not block.users and not block.pins:
                 self.drop(block, kind)
-                self.figures.evictions += 1
+                self.statistics.evictions += 1
                 self._tree.prune(block)
         return self.held_bytes + required_bytes <= self._cap_bytes
 
@@ -167,7 +167,7 @@ class FileTier:
 
     # Results.
 
-    def take(self, result: Result) -> tuple[Block, Kind, BlockContent | None] | None:
+    def handle_result(self, result: Result) -> tuple[Block, Kind, BlockContent | None] | None:
         """Apply the result of an order.
 
         Returns:
@@ -183,27 +183,27 @@ class FileTier:
             case BlockWritten():
                 self._finish_write(result.write, result.file_bytes)
                 self.written_today = result.written_today
-                self.figures.written += 1
-                self.figures.written_bytes += result.file_bytes
+                self.statistics.written += 1
+                self.statistics.written_bytes += result.file_bytes
             case WriteFailed():
                 self._finish_write(result.write, 0)
-                self.figures.failed += 1
+                self.statistics.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
             case DeleteFailed():
                 self.held_bytes += result.delete.file_bytes  # the file still takes disk space
-                self.figures.failed += 1
+                self.statistics.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
             case BlockRead():
-                self.figures.read += 1
-                self.figures.read_bytes += sum(t.data.nbytes for t in result.content.tensors)
-                self.figures.read_s += result.seconds
+                self.statistics.read += 1
+                self.statistics.read_bytes += sum(t.data.nbytes for t in result.content.tensors)
+                self.statistics.read_s += result.seconds
                 return self._finish_read(result.name, result.content)
             case ReadFailed():
                 logger.warning(
                     "a block of the KV cache is computed again: %s: %s", result.name, result.reason
                 )
-                self.figures.broken += result.broken
-                self.figures.failed += not result.broken
+                self.statistics.broken += result.broken
+                self.statistics.failed += not result.broken
                 return self._finish_read(result.name, None)
         return None
 

@@ -55,7 +55,7 @@ class MemoryTier:
                 return
             if block.pins and not block.parts[kind].file_bytes:
                 pinned.append((block, kind))
-            elif block.wishes:
+            elif block.prefetches:
                 wished.append((block, kind))
             elif not block.users:
                 self._evict(block, kind)

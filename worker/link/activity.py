@@ -17,13 +17,13 @@ from shared.ids import ModelId
 
 Phase = Literal["load", "prompt", "prefill", "step"]
 
-MOST_SEQUENCES = 1024
+MAX_SEQUENCES = 1024
 """Maximum number of sequences in an entry; further ones are omitted."""
 
 _PHASES: tuple[str, ...] = get_args(Phase)
 _HEAD = struct.Struct("<BHH")  # phase, bytes of the model's name, sequences
 _NAME_BYTES = 1024
-_REGION_BYTES = _HEAD.size + _NAME_BYTES + 8 * MOST_SEQUENCES
+_REGION_BYTES = _HEAD.size + _NAME_BYTES + 8 * MAX_SEQUENCES
 _REGIONS = 2
 _ENTRY_BYTES = 1 + _REGIONS * _REGION_BYTES
 
@@ -41,7 +41,7 @@ class EngineActivity(NamedTuple):
     sequences: tuple[int, ...] = ()
 
 
-class ActivityKind(NamedTuple):
+class ActivitySnapshot(NamedTuple):
     """What the threads of an engine are working on.
 
     Attributes:
@@ -55,7 +55,7 @@ class ActivityKind(NamedTuple):
     prompt: EngineActivity | None = None
 
 
-_BYTES = len(ActivityKind._fields) * _ENTRY_BYTES
+_BYTES = len(ActivitySnapshot._fields) * _ENTRY_BYTES
 
 
 class ActivityRecord:
@@ -66,7 +66,7 @@ class ActivityRecord:
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
         self._now, self._ahead, self._prompt = (
-            _Entry(memory, number * _ENTRY_BYTES) for number in range(len(ActivityKind._fields))
+            _Entry(memory, number * _ENTRY_BYTES) for number in range(len(ActivitySnapshot._fields))
         )
 
     @classmethod
@@ -88,7 +88,7 @@ class ActivityRecord:
         propagates: the record must outlive that."""
         self._now.set(None)
 
-    def ask_ahead(self, work: EngineActivity | None) -> None:
+    def set_ahead(self, work: EngineActivity | None) -> None:
         """Record a step that was submitted to the device and whose tokens are read later; None
         once they were read."""
         self._ahead.set(work)
@@ -97,9 +97,9 @@ class ActivityRecord:
         """Record the prompt that is being prepared; None once that is done."""
         self._prompt.set(work)
 
-    def read(self) -> ActivityKind:
+    def read(self) -> ActivitySnapshot:
         """Return what was written last."""
-        return ActivityKind(self._now.get(), self._ahead.get(), self._prompt.get())
+        return ActivitySnapshot(self._now.get(), self._ahead.get(), self._prompt.get())
 
     def close(self) -> None:
         self._memory.close()
@@ -141,7 +141,7 @@ class _Entry:
     def _write(self, work: EngineActivity) -> None:
         """Write into the region that `_active` names, before it becomes active."""
         name = work.model.encode()[:_NAME_BYTES]
-        sequences = work.sequences[:MOST_SEQUENCES]
+        sequences = work.sequences[:MAX_SEQUENCES]
         body = struct.pack(
             f"<BHH{len(name)}s{len(sequences)}q",
             _PHASES.index(work.phase), len(name), len(sequences), name, *sequences,
@@ -157,7 +157,7 @@ class _Entry:
             return None
         start = self._start(active)
         phase, name_bytes, count = _HEAD.unpack_from(self._memory, start)
-        if phase >= len(_PHASES) or name_bytes > _NAME_BYTES or count > MOST_SEQUENCES:
+        if phase >= len(_PHASES) or name_bytes > _NAME_BYTES or count > MAX_SEQUENCES:
             return None
         start += _HEAD.size
         name = self._memory[start : start + name_bytes].decode(errors="replace")

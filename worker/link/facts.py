@@ -95,7 +95,7 @@ class SequenceMeasured:
 class SequencesMeasured:
     """The tracked sequences whose cached part changed."""
 
-    texts: list[SequenceMeasured]
+    sequences: list[SequenceMeasured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class SequenceRejected:
 
 
 @dataclass(frozen=True, slots=True)
-class CallPiece:
+class ToolCallPiece:
     """A piece of one tool call; see `worker.answer.delta.CallDelta`."""
 
     index: int
@@ -147,7 +147,7 @@ class Output:
     logprobs: list[dict[str, Any]] | None = None
     stop_sequence: str | None = None
     reasoning: str = ""
-    calls: list[CallPiece] = field(default_factory=list)
+    calls: list[ToolCallPiece] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     reasoning_tokens: int = 0
 

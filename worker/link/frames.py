@@ -10,7 +10,6 @@ from shared.errors import DecodeError
 from shared.messages.structured import Structure
 from worker.link.facts import (
     BatchMeasured,
-    CallPiece,
     EngineMeasured,
     Fact,
     KVMemoryMeasured,
@@ -18,8 +17,9 @@ from worker.link.facts import (
     SequenceMeasured,
     SequencesMeasured,
     StepCompleted,
+    ToolCallPiece,
 )
-from worker.link.orders import Calling, Order, Prefetch, Sampling, SentCharacters, Submit
+from worker.link.orders import Order, Prefetch, Sampling, SentCharacters, Submit, ToolCalling
 
 HEADER = struct.Struct(">I")
 EXIT_AGENT_GONE = 3
@@ -55,7 +55,7 @@ def decode_body(body: bytes) -> Order | Fact:
             fields["batches"] = [BatchMeasured(**batch) for batch in fields["batches"]]
             fields["kv_memory"] = KVMemoryMeasured(**fields["kv_memory"])
         if kind is SequencesMeasured:
-            fields["texts"] = [SequenceMeasured(**text) for text in fields["texts"]]
+            fields["sequences"] = [SequenceMeasured(**one) for one in fields["sequences"]]
         message = kind(**fields)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"not a message of the engine link: {error!r}", body) from None
@@ -66,7 +66,7 @@ def decode_body(body: bytes) -> Order | Fact:
 def _submit(order: dict[str, Any]) -> Submit:
     order["sampling"] = Sampling(**order["sampling"])
     order["sent"] = SentCharacters(**order["sent"])
-    for name, kind in (("calling", Calling), ("structure", Structure)):
+    for name, kind in (("calling", ToolCalling), ("structure", Structure)):
         if order[name] is not None:
             order[name] = kind(**order[name])
     return Submit(**order)
@@ -74,7 +74,7 @@ def _submit(order: dict[str, Any]) -> Submit:
 
 def _output(output: dict[str, Any]) -> Output:
     if output["calls"]:
-        output["calls"] = [CallPiece(**call) for call in output["calls"]]
+        output["calls"] = [ToolCallPiece(**call) for call in output["calls"]]
     return Output(**output)
 
 

@@ -38,7 +38,7 @@ class SentCharacters:
 
 
 @dataclass(frozen=True, slots=True)
-class Calling:
+class ToolCalling:
     """Tools in OpenAI's function format, and how the answer may call them.
 
     Attributes:
@@ -127,7 +127,7 @@ class Submit:
     thinking_budget: int | None = None
     continues: bool = False
     debug: bool = False
-    calling: Calling | None = None
+    calling: ToolCalling | None = None
     structure: Structure | None = None
 
     @property
@@ -183,7 +183,7 @@ class LimitMemory:
     MLX's cached buffers are released now."""
 
     kv_bytes: int | None
-    requeue: bool = False
+    release_cached_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from shared.messages.priorities import Priority
-from shared.messages.worker_report import MemoryPressure, MemoryStatus, refuses
+from shared.messages.worker_report import MemoryPressure, MemoryStatus, rejects
 from shared.settings.worker import ResourceLimitsSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.footprint import footprint_bytes
@@ -74,18 +74,18 @@ class MemoryGuard:
             )  # fmt: skip
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """What this worker may use in total without pressure."""
         return self.limits.soft_bytes if self._settings.enabled else self._reading.total_bytes
 
     @property
     def free_bytes(self) -> int:
         """What may be allocated in addition; negative if the worker uses too much already."""
-        return self.most_bytes - self._reading.own_bytes + self._spare_bytes + self._cached_kv_bytes
+        return self.max_bytes - self._reading.own_bytes + self._spare_bytes + self._cached_kv_bytes
 
     def refusal(self, level: Priority) -> str | None:
         """Return why a new request is rejected now, or None; counts the rejection."""
-        if not refuses(self.pressure, level):
+        if not rejects(self.pressure, level):
             return None
         self.refused()
         which = "all new requests" if self.pressure == "hard" else "requests of low priority"
@@ -148,7 +148,7 @@ class MemoryGuard:
             )
             if release or changed:
                 self._sent_limits[engine.pid] = allowed
-                engine.send(LimitMemory(allowed, requeue=release))
+                engine.send(LimitMemory(allowed, release_cached_memory=release))
 
     @property
     def _spare_bytes(self) -> int:

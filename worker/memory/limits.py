@@ -88,7 +88,7 @@ def kv_allowances(
     return [int(each * allowed / held) for each in held_bytes]
 
 
-def affordable_copies(free_bytes: int, copy_bytes: int, most: int) -> int:
+def affordable_copies(free_bytes: int, copy_bytes: int, max_copies: int) -> int:
     """Return the number of engines that load a model: the copies beyond the first may take half of
     the memory that the first one leaves free, so that KV caches have the other half.
 
@@ -97,4 +97,4 @@ def affordable_copies(free_bytes: int, copy_bytes: int, most: int) -> int:
         most: maximum number of copies.
     """
     spare = _SHARE_FOR_COPIES * max(0, free_bytes - copy_bytes)
-    return max(1, min(most, 1 + int(spare // max(1, copy_bytes))))
+    return max(1, min(max_copies, 1 + int(spare // max(1, copy_bytes))))

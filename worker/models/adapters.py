@@ -102,7 +102,7 @@ def inspect_adapter(folder: Path) -> Adapter:
     )
 
 
-def find_unnamed(model: Path, named: Path | None) -> list[Path]:
+def find_unused_adapters(model: Path, named: Path | None) -> list[Path]:
     """Return the adapters in a model's folder, or beside it with this model as their base, other
     than the loaded one. A user may expect that they are loaded."""
     beside = [folder for folder in _folders(model.parent) if _has_base(folder, model)]

@@ -56,7 +56,7 @@ class Blob:
         self._digest = self._new_digest()
         self._peers: list[Peer] = []
         self._note: Callable[[str], None] = lambda note: None
-        self.came_from: Counter[str] = Counter()
+        self.bytes_by_source: Counter[str] = Counter()
         self.done_bytes = file.size_bytes if self._is_whole() else 0
 
     @property
@@ -71,7 +71,7 @@ class Blob:
             return 0
         return max(0, self.file.size_bytes - _size_bytes(self._partial))
 
-    def use(self, peers: Sequence[Peer], note: Callable[[str], None]) -> None:
+    def use_peers(self, peers: Sequence[Peer], note: Callable[[str], None]) -> None:
         """Fetch from other workers that have this content, and the rest from the hub.
 
         Args:
@@ -168,7 +168,7 @@ class Blob:
         file.flush()
         self._digest.update(part)
         self.done_bytes += len(part)
-        self.came_from[sender] += len(part)
+        self.bytes_by_source[sender] += len(part)
 
     def _restart(self, file: BinaryIO) -> None:
         file.truncate(0)

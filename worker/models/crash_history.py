@@ -50,7 +50,7 @@ class CrashVerdict(NamedTuple):
         suspects: the requests that may be to blame instead.
     """
 
-    fails: bool
+    model_failed: bool
     suspects: frozenset[RequestKey] = frozenset()
 
 
@@ -64,7 +64,7 @@ class CrashHistory:
     def __init__(self) -> None:
         self._histories: dict[ModelId, _History] = {}
 
-    def died(
+    def record_crash(
         self,
         model: ModelId,
         requests: Collection[RequestKey],
@@ -83,25 +83,25 @@ class CrashHistory:
         always_present = frozenset.intersection(*(crash.requests for crash in history.crashes))
         suspects = always_present & frozenset(newcomers) or always_present
         if len(history.blamed) >= _MAX_BLAMED_REQUESTS:
-            return CrashVerdict(fails=True)
+            return CrashVerdict(model_failed=True)
         if len(history.crashes) < _MAX_CRASHES:
             return CrashVerdict(False, suspects)
         if not always_present:
-            return CrashVerdict(fails=True)
+            return CrashVerdict(model_failed=True)
         history.crashes.clear()
         history.blamed.append(now)
         return CrashVerdict(False, suspects)
 
-    def suspects(self, model: ModelId, request: RequestKey) -> bool:
+    def is_suspect(self, model: ModelId, request: RequestKey) -> bool:
         """Whether a request was involved in a crash for which no request is blamed."""
         history = self._histories.get(model)
         return history is not None and any(request in each.requests for each in history.crashes)
 
-    def killed(self, model: ModelId, now: float) -> CrashVerdict:
+    def record_kill(self, model: ModelId, now: float) -> CrashVerdict:
         """Record that an engine was killed from outside while it loaded a model."""
         history = self._of(model, now)
         history.kills.append(now)
-        return CrashVerdict(fails=len(history.kills) >= _MAX_KILLS)
+        return CrashVerdict(model_failed=len(history.kills) >= _MAX_KILLS)
 
     def loaded(self, model: ModelId) -> None:
         """Drop the kills of a model that generated its first token."""

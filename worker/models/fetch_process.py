@@ -136,13 +136,13 @@ class _Progress:
     def use(self, peers: Sequence[Peer]) -> None:
         """Download contents from these peers if they have them."""
         for blob in self._blobs:
-            blob.use(peers, lambda note: _emit(note=note))
+            blob.use_peers(peers, lambda note: _emit(note=note))
 
     def report_sources(self) -> None:
         """Report the bytes by source."""
         total: Counter[str] = Counter()
         for blob in self._blobs:
-            total.update(blob.came_from)
+            total.update(blob.bytes_by_source)
         if total:
             parts = [f"{count:,} bytes from {source}" for source, count in total.items()]
             _emit(came=", ".join(parts))

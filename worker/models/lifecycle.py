@@ -83,7 +83,7 @@ class ModelLifecycle:
             message = f"{model_id} is not loaded, and loading on demand is off"
             raise Unavailable(message, code="model_unavailable")
 
-    def want(self, model_id: ModelId) -> Model:
+    def load_on_demand(self, model_id: ModelId) -> Model:
         """Record a request for this model, and load the model if necessary. The caller has run
         `check_served`.
 

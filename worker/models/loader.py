@@ -72,7 +72,7 @@ class ModelLoader:
         ] = {}  # load progress by engine and model
         self._smoke_tests = SmokeTests()
         self._deferred = DeferredLoads()
-        self.deaths = CrashHistory()
+        self.crash_history = CrashHistory()
 
     async def run(self) -> None:
         """Find files and order engines to load them, in one task per model, until cancelled."""
@@ -89,7 +89,7 @@ class ModelLoader:
         if model.state in ("loading", "warm"):
             return
         if model.state == "failed":
-            self.deaths.reset(model.id)
+            self.crash_history.reset(model.id)
         model.state, model.phase, model.progress, model.error = "loading", "loading", 0.0, None
         model.fetched = model.transient = False
         self._ordered.put_nowait(model)
@@ -191,7 +191,7 @@ class ModelLoader:
     def on_engine_started(self, engine: EngineProcess) -> None:
         """Reload the models of a restarted engine. Models that may have crashed the engine follow
         when all others are warm, so that the streams of those continue until then."""
-        suspects = [model.id for model in self._models if self.deaths.count(model.id)]
+        suspects = [model.id for model in self._models if self.crash_history.count(model.id)]
         for model in self._deferred.begin(engine.index, self._placed_on(engine), suspects):
             self._order(model, [engine])
         self._order_deferred()
@@ -214,7 +214,7 @@ class ModelLoader:
         self._smoke_tests.lost(engine)
         self._deferred.lost(engine.index)
 
-    def give_up(self, model: Model, message: str) -> None:
+    def mark_failed(self, model: Model, message: str) -> None:
         """Mark a model as failed until it is loaded by order; its requests fail with `message`."""
         if model.state != "failed":
             model.transient = False
@@ -267,7 +267,7 @@ class ModelLoader:
 
     def _on_first_token(self, engine: EngineProcess, model: Model) -> None:
         self._load_progress.pop((engine.index, model.id), None)
-        self.deaths.loaded(model.id)
+        self.crash_history.loaded(model.id)
         if engine.index not in model.placed:  # unloaded meanwhile
             return
         model.engines.add(engine.index)

@@ -50,7 +50,7 @@ class ModelMemory:
         Raises:
             ModelError: the model would not fit even if it were the only one.
         """
-        limit = self._guard.most_bytes
+        limit = self._guard.max_bytes
         if self._needed(size_bytes) > limit:
             raise ModelError(
                 f"{model.id} needs {_gb(self._needed(size_bytes))}{self._in_engines()}; this "
@@ -73,7 +73,7 @@ class ModelMemory:
         self._guard.refused()
         raise Unavailable(
             f"{model.id} needs {_gb(self._needed(model.size_bytes))}{self._in_engines()} of memory "
-            f"and {_gb(max(0, self._free()))} are free of {_gb(self._guard.most_bytes)}"
+            f"and {_gb(max(0, self._free()))} are free of {_gb(self._guard.max_bytes)}"
             + ("" if self.eviction else " (eviction is off)"),
             code="memory_pressure",
             retry_after_ms=MEMORY_RETRY_AFTER_MS,

@@ -41,7 +41,7 @@ class PredictiveWarming:
         self.proposed: list[ModelId] = []
         self._forecast = self._read() if settings.enabled else UsageForecast()
 
-    def used(self, model: ModelId) -> None:
+    def record_request(self, model: ModelId) -> None:
         """Record a request for a model."""
         if self._settings.enabled:
             self._forecast.record(model, self._clock())

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _REPLY_WAIT_S = 1.0
 
 
-class Sharing:
+class PeerFileSharing:
     """Answers and sends `FindFiles`. The file server starts with the first request for files that
     this worker has."""
 
@@ -54,7 +54,7 @@ class Sharing:
             self._server.close()
             self._server = None
 
-    async def ask(self, repo: str, revision: str | None) -> list[FilesOffer]:
+    async def find_offers(self, repo: str, revision: str | None) -> list[FilesOffer]:
         """Return the other workers' offers for a repository; empty without replies in time."""
         if not self._settings.enabled:
             return []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from shared.clock import awake_or_asleep
+from shared.clock import boottime_s
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.inboxes import Inboxes
 from shared.messages.conversation import Turn
@@ -29,7 +29,7 @@ from shared.messages.stream import (
 )
 from shared.settings.kv_cache import PromptRule
 from shared.stream_log import MAX_BYTES, StreamLog
-from worker.link.facts import CallPiece, Output
+from worker.link.facts import Output, ToolCallPiece
 from worker.requests.choice import RequestChoice
 from worker.requests.prompts import RequestPrompt, request_prompts
 from worker.requests.times import RequestTimes
@@ -78,7 +78,7 @@ class ActiveRequest:
         self.end_published = False
         self.end: Done | Failed | None = None
         self.ended_at = 0.0
-        self.inboxes = Inboxes(dispatch.inboxes, awake_or_asleep())
+        self.inboxes = Inboxes(dispatch.inboxes, boottime_s())
         self._log = StreamLog(len(sequences), max_bytes=MAX_BYTES if self.streams else None)
         before = dispatch.resume
         self.times = RequestTimes(
@@ -97,7 +97,7 @@ class ActiveRequest:
         known_ids = before.token_ids.get(number, []) if before else []
         known_text = before.text_sent.get(number) if before else None
         known_end = before.finish_reasons.get(number) if before else None
-        token_ids = list(known_ids or self.dispatch.request.heard_ids)
+        token_ids = list(known_ids or self.dispatch.request.received_ids)
         sent = resume.characters if resume else None
         text_length = sent.text + sent.reasoning + sum(sent.tool_calls) if sent else 0
         return RequestChoice(
@@ -259,7 +259,7 @@ class ActiveRequest:
             return [Chunk(*self._origin, part, self._first_usage())] if is_new else []
         return [self._done((part,))]
 
-    def _call_piece(self, choice: RequestChoice, piece: CallPiece) -> dict[str, Any]:
+    def _call_piece(self, choice: RequestChoice, piece: ToolCallPiece) -> dict[str, Any]:
         """Return a piece of a tool call in OpenAI's format. All attempts give a call the same
         id."""
         function: dict[str, Any] = {"arguments": piece.arguments}
@@ -323,7 +323,7 @@ class ActiveRequest:
     def _whole(self) -> Done:
         """Return the only message of a request without streaming. If the request was cancelled
         before this attempt had replayed the tokens of an earlier one, they are missing."""
-        resumed = len(self.dispatch.request.heard_ids)
+        resumed = len(self.dispatch.request.received_ids)
         outputs = tuple(
             replace(each, index=resumed) if not each.token_ids else each
             for each in self._log.joined()

@@ -3,7 +3,7 @@
 from shared.messages.dispatch import choice_seed
 from shared.messages.priorities import PRIORITIES
 from shared.messages.request import InferenceRequest
-from worker.link.orders import Calling, Sampling, SentCharacters, Submit
+from worker.link.orders import Sampling, SentCharacters, Submit, ToolCalling
 from worker.requests.active_request import ActiveRequest
 from worker.requests.choice import RequestChoice
 
@@ -37,7 +37,7 @@ def submit_order(request: ActiveRequest, choice: RequestChoice) -> Submit:
             logprobs=body.logprobs,
         ),
         priority=PRIORITIES.index(request.level),
-        resumed_ids=body.heard_ids,
+        resumed_ids=body.received_ids,
         sent=SentCharacters(**body.resume.characters.model_dump())
         if body.resume
         else SentCharacters(),
@@ -48,16 +48,16 @@ def submit_order(request: ActiveRequest, choice: RequestChoice) -> Submit:
         debug=body.debug,
         calling=_calling(body),
         structure=body.structure,
-        replayed_ids=list(choice.known_ids[len(body.heard_ids) :]) if replays else [],
+        replayed_ids=list(choice.known_ids[len(body.received_ids) :]) if replays else [],
         ended=choice.known_end if replays else None,
         count_only=body.count_only,
         session=body.cache_session,
     )
 
 
-def _calling(body: InferenceRequest) -> Calling | None:
+def _calling(body: InferenceRequest) -> ToolCalling | None:
     tools = [tool.model_dump(exclude_none=True) for tool in body.usable_tools]
     forced = body.forced_tool
     if not tools:
         return None
-    return Calling(tools, forced, body.must_call, body.parallel_tool_calls)
+    return ToolCalling(tools, forced, body.must_call, body.parallel_tool_calls)

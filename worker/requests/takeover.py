@@ -75,7 +75,7 @@ def _claimed_request(
         state="returned" if requeued is not None else state,
         skill=dispatch.skill,
         model=dispatch.model,
-        session_id=dispatch.request.turn_of,
+        session_id=dispatch.request.ordered_session,
         fingerprint=request.fingerprint,
         tokens=request.tokens,
         failure=failure,

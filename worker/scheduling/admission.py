@@ -60,7 +60,7 @@ class Admission:
         costs: EngineCosts,
     ) -> None:
         self._models = models
-        self._most_rows = settings.continuous_batching.most_rows
+        self._most_rows = settings.continuous_batching.max_rows
         queue = settings.request_queue
         self._queue: PriorityQueue[ActiveRequest, _Kind] = PriorityQueue(
             queue.max_depth,
@@ -110,7 +110,7 @@ class Admission:
     def capacity(self, level: Priority) -> int:
         """Return how many more requests of a priority may wait: the free entries of the queue, and,
         if the waiting time is limited, not more than can be admitted in time."""
-        free, rate = self._queue.room(level), self._drain.per_s
+        free, rate = self._queue.capacity(level), self._drain.per_s
         if self._max_wait_s is None or rate is None:
             return free
         in_time = max(1, int(rate * self._max_wait_s))

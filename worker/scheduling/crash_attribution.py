@@ -60,7 +60,7 @@ class CrashAttribution:
         of them: a request that has generated for a while is hardly to blame."""
         verdict = self._verdicts.pop(engine.index, _Verdict())
         if verdict.failed is not None:
-            self._loader.give_up(verdict.failed, verdict.reason)
+            self._loader.mark_failed(verdict.failed, verdict.reason)
         if verdict.suspects is not None:
             return verdict.suspects
         return [request for request in running if not request.started] or running
@@ -77,13 +77,18 @@ class CrashAttribution:
             "an engine crashed while using model %s (%s of %d requests): %s",
             model.id, work.phase, len(involved), reason, extra={"model": model.id},
         )  # fmt: skip
-        judged = self._loader.deaths.died(model.id, involved, newcomers, time.monotonic())
-        if judged.fails:
+        judged = self._loader.crash_history.record_crash(
+            model.id, involved, newcomers, time.monotonic()
+        )
+        if judged.model_failed:
             return _Verdict([], model, f"it crashed the engine process twice: {reason}")
         return _Verdict([involved[key] for key in judged.suspects])
 
     def _killed(self, model: Model, work: EngineActivity, reason: str) -> _Verdict:
-        if work.phase == "load" and self._loader.deaths.killed(model.id, time.monotonic()).fails:
+        if (
+            work.phase == "load"
+            and self._loader.crash_history.record_kill(model.id, time.monotonic()).model_failed
+        ):
             why = f"the engine process was killed each time that it was loaded ({reason})"
             return _Verdict(failed=model, reason=why)
         return _Verdict()

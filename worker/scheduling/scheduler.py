@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from shared.changes import Changes
-from shared.clock import awake_or_asleep
+from shared.clock import boottime_s
 from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
@@ -172,7 +172,7 @@ class Scheduler:
         try:
             self.models.check_served(dispatch.model)
             self._check_capacity(dispatch.request.level)
-            model = self.models.want(dispatch.model)
+            model = self.models.load_on_demand(dispatch.model)
         except Unavailable as error:
             return Refusal(
                 code=error.code, message=error.message, retry_after_ms=error.retry_after_ms
@@ -187,7 +187,7 @@ class Scheduler:
             self._prompt_rules,
             sends_accepted=sends_accepted,
         )
-        request.suspect = self.models.loader.deaths.suspects(request.model, request.key)
+        request.suspect = self.models.loader.crash_history.is_suspect(request.model, request.key)
         self._status.accepted(request)
         self._enqueue(request)
         self._admit_all()
@@ -270,12 +270,12 @@ class Scheduler:
     def attach(self, request: ActiveRequest, inbox: str) -> None:
         """Send a stream to one more inbox, from the start."""
         if request.end is None:
-            request.inboxes.add(inbox, awake_or_asleep())
+            request.inboxes.add(inbox, boottime_s())
         self._status.replay(request, inbox, None, 0)
 
     def on_missed(self, inbox: str) -> None:
         """Remove an inbox without subscribers, and end the requests that have no other inbox."""
-        now = awake_or_asleep()
+        now = boottime_s()
         for request in self._requests:
             request.inboxes.on_missed(inbox, now)
             if not request.inboxes:
@@ -352,8 +352,8 @@ class Scheduler:
                     self.sessions.on_sequence_cached(engine.index, fact, cached)
                     self.cached_prefixes.on_sequence_cached(engine.index, fact, cached)
             case SequencesMeasured():
-                self.sessions.on_measured(engine.index, fact.texts)
-                self.cached_prefixes.on_measured(engine.index, fact.texts)
+                self.sessions.on_measured(engine.index, fact.sequences)
+                self.cached_prefixes.on_measured(engine.index, fact.sequences)
             case EngineStarted():
                 self.sessions.on_engine_started(engine.index)
             case PrefillAdvanced():

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from shared.changes import Changes
-from shared.errors import is_of_the_request
+from shared.errors import is_caused_by_request
 from shared.messages.stream import Done, StreamError
 from worker.engine_process.process import EngineProcess
 from worker.link.orders import Cancel
@@ -83,7 +83,7 @@ class RequestTermination:
             batch.client_messages.append(ClientMessage.to_all(request, request.fail(error)))
         self.end(request, cancel=True)
         self._put(batch)
-        if is_of_the_request(error.code):
+        if is_caused_by_request(error.code):
             self.rejected += 1
         else:
             self.failed += 1

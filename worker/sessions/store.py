@@ -262,7 +262,7 @@ class SessionStore:
     def _enforce_limits(self, client: ClientName) -> None:
         """Remove the least recently used sessions of a client that has too many or too large ones,
         and the messages of the least recently used sessions if all messages are too large."""
-        max_count, max_bytes = self._settings.max_per_client, self._settings.most_bytes_per_client
+        max_count, max_bytes = self._settings.max_per_client, self._settings.max_bytes_per_client
         if self._count[client] > max_count or self._own_bytes[client] > max_bytes:
             for session in [s for s in self._sessions.values() if s.client == client][:-1]:
                 too_large = self._own_bytes[client] > max_bytes
@@ -284,7 +284,7 @@ def messages_after(request: ActiveRequest) -> list[Turn] | None:
     """Return all messages of a conversation after a request was answered: empty if its client
     always sends the whole conversation, None if not all are known."""
     body = request.dispatch.request
-    if body.turn_of is None or body.history == "sent" or not body.messages or body.n > 1:
+    if body.ordered_session is None or body.history == "sent" or not body.messages or body.n > 1:
         return []
     if (answer := request.answer) is None:
         return None

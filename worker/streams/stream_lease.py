@@ -8,13 +8,13 @@ the worker asks who owns its streams before it publishes.
 
 from collections.abc import Callable
 
-from shared.clock import awake_or_asleep
+from shared.clock import boottime_s
 
 
 class StreamLease:
     """Valid for `duration_s` after each heartbeat that is known to have arrived."""
 
-    def __init__(self, duration_s: float, clock: Callable[[], float] = awake_or_asleep) -> None:
+    def __init__(self, duration_s: float, clock: Callable[[], float] = boottime_s) -> None:
         self._duration_s = duration_s
         self._clock = clock
         self._connection: int | None = None

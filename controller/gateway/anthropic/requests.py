@@ -20,7 +20,7 @@ from shared.messages.request import (
     TimeoutMs,
     TopK,
 )
-from shared.messages.request_parsing import refuse_asked
+from shared.messages.request_parsing import reject_unsupported
 from shared.messages.schemas import check_schema
 
 _BILLING = "x-anthropic-billing-header:"
@@ -107,7 +107,7 @@ class _Conversation(ExternalModel):
         }
         for index, turn in enumerate(self.messages):
             unsupported |= {f"messages.{index}.{path}": True for path in turn.unsupported()}
-        refuse_asked(unsupported)
+        reject_unsupported(unsupported)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the cluster's request."""

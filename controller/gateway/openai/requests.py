@@ -35,7 +35,7 @@ from shared.messages.request import (
     TopK,
     TopLogprobs,
 )
-from shared.messages.request_parsing import refuse_asked
+from shared.messages.request_parsing import reject_unsupported
 from shared.messages.structured import ResponseFormat, StructuredOutputs
 from shared.messages.tools import Tools
 
@@ -173,7 +173,7 @@ class ChatRequest(_CompletionFields, Tools):
         for index, message in enumerate(self.messages):
             for name, is_unsupported in message.unsupported().items():
                 unsupported[f"messages.{index}.{name}"] = is_unsupported
-        refuse_asked(unsupported)
+        reject_unsupported(unsupported)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the cluster's request."""
@@ -217,7 +217,7 @@ class CompletionRequest(_CompletionFields):
 
     def refuse_unsupported(self) -> None:
         """Raise RequestError if the request uses an unsupported feature."""
-        refuse_asked(
+        reject_unsupported(
             {
                 "best_of": self.best_of not in (None, self.n or 1),
                 "echo": bool(self.echo),

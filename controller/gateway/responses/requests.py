@@ -27,7 +27,7 @@ from shared.messages.request import (
     TopK,
     TopLogprobs,
 )
-from shared.messages.request_parsing import refuse_asked
+from shared.messages.request_parsing import reject_unsupported
 from shared.messages.schemas import check_schema
 from shared.messages.tools import ToolName
 
@@ -174,7 +174,7 @@ class ResponsesRequest(ExternalModel):
         }
         if isinstance(self.input, list):
             features |= {f"input.{path}": True for path in unsupported(self.input)}
-        refuse_asked(features)
+        reject_unsupported(features)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the cluster's request."""

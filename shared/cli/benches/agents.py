@@ -18,9 +18,9 @@ from shared.cli.local.serving import run_until_stopped
 from shared.cli.options import (
     config_option,
     json_option,
-    not_empty,
+    prints_errors,
     read_settings,
-    reports_errors,
+    reject_empty,
     version_option,
 )
 from shared.cli.progress import ProgressDisplay
@@ -73,7 +73,7 @@ prints the table on standard output; agents.json and agents.png are written into
 )
 @click.option(
     "--model",
-    callback=not_empty,
+    callback=reject_empty,
     help="Model for the skill chat: alias, folder or Hugging Face id.",
 )
 @click.option(
@@ -105,14 +105,14 @@ prints the table on standard output; agents.json and agents.png are written into
     default="bench-agents",
     show_default=True,
     metavar="FOLDER",
-    callback=not_empty,
+    callback=reject_empty,
     help="Folder for plot and results. Those of an earlier run are replaced.",
 )
 @config_option
 @click.option("--nats", metavar="URL", help="Not supported: this command starts its own cluster.")
 @json_option
 @version_option("cluster bench agents")
-@reports_errors
+@prints_errors
 def command(
     model: str | None,
     no_restart: bool,

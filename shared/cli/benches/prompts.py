@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from shared.cli.benches import prompt_texts
+from shared.cli.benches import generated_text
 from shared.cli.benches.comparison import BenchLoad
 from shared.client import Cluster
 
@@ -25,18 +25,18 @@ class Prompts:
             ClusterError: the request failed.
         """
         if not self._turn_characters:
-            load, prompt = self._load, partial(prompt_texts.user_prompt, 1, 2)
+            load, prompt = self._load, partial(generated_text.user_prompt, 1, 2)
             self._system_characters = await _size(
-                cluster, prompt_texts.system_prompt, load.system_tokens
+                cluster, generated_text.system_prompt, load.system_tokens
             )
             self._turn_characters = await _size(cluster, prompt, load.turn_tokens)
 
     @property
     def system(self) -> str:
-        return prompt_texts.system_prompt(self._system_characters)
+        return generated_text.system_prompt(self._system_characters)
 
     def user_prompt(self, agent: int, turn: int) -> str:
-        return prompt_texts.user_prompt(agent, turn, self._turn_characters)
+        return generated_text.user_prompt(agent, turn, self._turn_characters)
 
 
 async def _size(cluster: Cluster, text: Callable[[int], str], tokens: int) -> int:

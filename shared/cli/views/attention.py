@@ -11,9 +11,9 @@ from shared.messages.worker_report import WorkerReport
 
 def attention(worker: WorkerReport) -> list[Text]:
     """Return the warnings; empty if the worker has no problem."""
-    texts = [_settings(worker), _pre_warming(worker), _memory(worker), _queue(worker)]
-    texts += [_engine(engine) for engine in worker.engines]
-    return [text for text in texts if text.plain]
+    lines = [_settings(worker), _pre_warming(worker), _memory(worker), _queue(worker)]
+    lines += [_engine(engine) for engine in worker.engines]
+    return [text for text in lines if text.plain]
 
 
 def _settings(worker: WorkerReport) -> Text:

@@ -77,7 +77,7 @@ def _leader_problems(controllers: Iterable[ControllerReport], width: int) -> lis
     if any(controller.leader for controller in controllers):
         return []
     reasons = dict.fromkeys(c.leader_problem for c in controllers if c.leader_problem)
-    texts = [
+    sections = [
         formatting.plain_text(f"no controller leads: {reason}", "yellow") for reason in reasons
     ]
-    return [line for text in texts for line in wrap(text, width, hanging=2)]
+    return [line for text in sections for line in wrap(text, width, hanging=2)]

@@ -64,7 +64,7 @@ def engine_restarts(worker: WorkerReport) -> int:
 
 
 def _load(worker: WorkerReport) -> float:
-    return worker.places_taken / max(1, worker.max_batch_size)
+    return worker.used_slots / max(1, worker.max_batch_size)
 
 
 def _memory_share(worker: WorkerReport) -> float:

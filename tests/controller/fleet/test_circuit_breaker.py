@@ -44,9 +44,13 @@ def opened() -> CircuitBreaker:
 def test_it_opens_at_so_many_failures_and_not_before(breaker: CircuitBreaker) -> None:
     for now in (0, 1):
         fail(breaker, now)
-        assert (breaker.state(now), breaker.admits(now), breaker.opened) == ("closed", True, 0)
+        assert (breaker.state(now), breaker.admits(now), breaker.times_opened) == (
+            "closed",
+            True,
+            0,
+        )
     fail(breaker, 2)
-    assert (breaker.state(2), breaker.admits(2), breaker.opened) == ("open", False, 1)
+    assert (breaker.state(2), breaker.admits(2), breaker.times_opened) == ("open", False, 1)
 
 
 def test_failures_of_long_ago_do_not_count(breaker: CircuitBreaker) -> None:
@@ -103,7 +107,7 @@ def test_one_failure_of_a_trial_opens_it_again(opened: CircuitBreaker) -> None:
     succeed(opened, 7)
     succeed(opened, 7)
     fail(opened, 8)
-    assert (opened.state(8), opened.opened, opened.retry_after_ms(8)) == ("open", 2, 5000)
+    assert (opened.state(8), opened.times_opened, opened.retry_after_ms(8)) == ("open", 2, 5000)
     for _ in range(2):  # what was counted before counts no more
         succeed(opened, 13)
     assert opened.state(13) == "half-open"
@@ -126,7 +130,7 @@ def test_what_began_before_it_opened_changes_nothing(tell: Tell, now: float) -> 
     state = breaker.state(now)
     for call in old:
         tell(breaker, call, now)
-    assert (breaker.state(now), breaker.opened) == (state, 1)
+    assert (breaker.state(now), breaker.times_opened) == (state, 1)
     assert breaker.retry_after_ms(now) == (1000 if now == 6 else 0)
 
 

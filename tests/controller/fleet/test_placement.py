@@ -41,8 +41,8 @@ class Listening(CircuitBreaker):
 
 
 Step = Callable[[Placement], None]
-TAKEN: Step = lambda placement: placement.taken()  # noqa: E731
-BEGAN: Step = lambda placement: placement.began(1.0)  # noqa: E731
+TAKEN: Step = lambda placement: placement.accepted()  # noqa: E731
+BEGAN: Step = lambda placement: placement.tokens_arrived(1.0)  # noqa: E731
 
 
 def ended(outcome: Outcome) -> Step:
@@ -85,7 +85,7 @@ def test_without_a_breaker_only_the_books_are_kept() -> None:
     view = WorkerView(report("mac"), 0.0)
     placement = Placement(view, 10.0, 0.0)
     assert (view.load, view.unreported_ms) == (1, 10.0)
-    placement.taken()
+    placement.accepted()
     placement.ended("fault", 1.0)
     assert (view.load, view.unreported_ms) == (0, 0.0)
 
@@ -258,10 +258,10 @@ class BooksBesideAWorker(RuleBasedStateMachine):
             return
         match what:
             case "taken":
-                request.placement.taken()
+                request.placement.accepted()
                 request.taken = True
             case "began":
-                request.placement.began(0.0)
+                request.placement.tokens_arrived(0.0)
                 self.unknown_ms.pop(request, None)
                 if not request.heard:
                     request.heard.append("succeeded")

@@ -29,7 +29,7 @@ def told(worker: str = "a", number: int = 1, *, boot: str = "b1", **fields: Any)
 def taken(bus: Bus, *messages: KeptPrefixes) -> PrefixCacheIndex:
     kept = PrefixCacheIndex(bus, Registry(silence_limit_s=60))
     for message in messages:
-        kept.take(message)
+        kept.apply_report(message)
     return kept
 
 
@@ -51,9 +51,11 @@ async def test_each_link_has_those_that_keep_it(bus: Bus) -> None:
         told("a", links={"00": "memory", "01": "disk"}),
         told("b", links={"00": "disk"}),
     )
-    assert sorted(kept.keepers("00")) == ["a", "b"] and list(kept.keepers("01")) == ["a"]
+    assert sorted(kept.workers_caching("00")) == ["a", "b"] and list(
+        kept.workers_caching("01")
+    ) == ["a"]
     assert kept.links(WORKERS[0]) == {"00": "memory", "01": "disk"}
-    assert not kept.keepers("02") and kept.links(WORKERS[2]) == {}
+    assert not kept.workers_caching("02") and kept.links(WORKERS[2]) == {}
 
 
 async def test_what_is_gone_has_one_keeper_less(bus: Bus) -> None:
@@ -63,7 +65,7 @@ async def test_what_is_gone_has_one_keeper_less(bus: Bus) -> None:
         told("b", links={"00": "disk"}),
         told("a", 2, links={"01": "memory"}, gone=["00", "00", "99"]),
     )
-    assert list(kept.keepers("00")) == ["b"] and kept.links(WORKERS[0]) == {"01": "memory"}
+    assert list(kept.workers_caching("00")) == ["b"] and kept.links(WORKERS[0]) == {"01": "memory"}
 
 
 async def test_the_whole_takes_the_place_of_all_before(bus: Bus) -> None:
@@ -72,18 +74,18 @@ async def test_the_whole_takes_the_place_of_all_before(bus: Bus) -> None:
         told("a", links={"00": "memory", "01": "disk"}),
         told("a", 7, whole=True, links={"01": "disk", "02": "memory"}),
     )
-    assert [bool(kept.keepers(link)) for link in LINKS[:3]] == [False, True, True]
+    assert [bool(kept.workers_caching(link)) for link in LINKS[:3]] == [False, True, True]
 
 
 async def test_a_boot_that_is_gone_keeps_nothing_and_an_old_one_takes_nothing_along(
     bus: Bus,
 ) -> None:
     kept = taken(bus, told("a", links={"00": "memory"}), told("a", boot="b2", links={"01": "disk"}))
-    assert not kept.keepers("00") and list(kept.keepers("01")) == ["a"]
+    assert not kept.workers_caching("00") and list(kept.workers_caching("01")) == ["a"]
     kept.forget(WORKERS[0], BootId("b1"))
-    assert list(kept.keepers("01")) == ["a"]
+    assert list(kept.workers_caching("01")) == ["a"]
     kept.forget(WORKERS[0], BootId("b2"))
-    assert not kept.keepers("01")
+    assert not kept.workers_caching("01")
     both_ways(kept)
 
 
@@ -91,7 +93,7 @@ async def test_a_session_is_at_home_where_most_of_its_turns_are_known(bus: Bus) 
     link = session_link(ADA, "s").hex()
     kept = taken(bus, told("a", sessions={link: 2}), told("b", sessions={link: 3}), told("c"))
     assert kept.home((ADA, "s")) == "b" and kept.home((ADA, "other")) is None
-    kept.take(told("b", 2, gone=[link]))
+    kept.apply_report(told("b", 2, gone=[link]))
     assert kept.home((ADA, "s")) == "a"
 
 
@@ -102,10 +104,10 @@ async def test_the_answer_of_a_worker_that_left_meanwhile_is_not_kept(bus: Bus) 
     worker.kept = told("a", whole=True, links={"00": "memory"})
     await worker.join()
     await kept._query(worker.id)
-    assert not kept.keepers("00") and kept.links(worker.id) == {}
+    assert not kept.workers_caching("00") and kept.links(worker.id) == {}
     registry.on_worker_event(WorkerEvent(type="joined", worker=report("a")), 0.0)
     await kept._query(worker.id)
-    assert list(kept.keepers("00")) == ["a"]
+    assert list(kept.workers_caching("00")) == ["a"]
 
 
 KEEPING = [EngineStatus(index=0, state="running", kv_memory=KVMemoryStatus(memory_limit_bytes=1))]
@@ -121,26 +123,28 @@ def expecting(
         event = WorkerEvent(type="joined", worker=report(name, engines=engines))
         registry.on_worker_event(event, 0.0)
     for message in messages:
-        kept.take(message)
+        kept.apply_report(message)
     return kept
 
 
 def test_what_a_worker_computed_is_expected_to_be_kept_until_it_says_so() -> None:
     clock = Clock()
     kept = expecting(clock, told("a"))
-    kept.expect(WORKERS[0], ["00", "01", "02"])
-    assert set(kept.links(WORKERS[0])) == {"00", "01", "02"} and list(kept.keepers("01")) == ["a"]
-    kept.take(told("a", 2, links={"00": "disk"}, gone=["01"]))
+    kept.expect_cached(WORKERS[0], ["00", "01", "02"])
+    assert set(kept.links(WORKERS[0])) == {"00", "01", "02"} and list(
+        kept.workers_caching("01")
+    ) == ["a"]
+    kept.apply_report(told("a", 2, links={"00": "disk"}, gone=["01"]))
     assert kept.links(WORKERS[0]) == {"00": "disk", "02": "memory"}
     clock.now += 11
-    assert kept.links(WORKERS[0]) == {"00": "disk"} and not kept.keepers("02")
+    assert kept.links(WORKERS[0]) == {"00": "disk"} and not kept.workers_caching("02")
     both_ways(kept)
 
 
 def test_what_is_told_before_is_not_forgotten_for_being_expected() -> None:
     clock = Clock()
     kept = expecting(clock, told("a", links={"00": "disk"}))
-    kept.expect(WORKERS[0], ["00", "01"])
+    kept.expect_cached(WORKERS[0], ["00", "01"])
     clock.now += 11
     assert kept.links(WORKERS[0]) == {"00": "disk"}
 
@@ -149,7 +153,7 @@ def test_what_is_expected_again_is_expected_longer() -> None:
     clock = Clock()
     kept = expecting(clock, told("a"))
     for _ in range(2):
-        kept.expect(WORKERS[0], ["00", "01"])
+        kept.expect_cached(WORKERS[0], ["00", "01"])
         clock.now += 8
     assert set(kept.links(WORKERS[0])) == {"00", "01"}
     clock.now += 3
@@ -164,8 +168,8 @@ def test_nothing_is_expected_of_who_keeps_nothing_or_was_not_heard_yet(
     worker: str, engines: list[EngineStatus]
 ) -> None:
     kept = expecting(Clock(), told("a"), engines=engines)
-    kept.expect(WorkerId(worker), ["00"])
-    assert not kept.keepers("00") and kept.links(WorkerId(worker)) == {}
+    kept.expect_cached(WorkerId(worker), ["00"])
+    assert not kept.workers_caching("00") and kept.links(WorkerId(worker)) == {}
 
 
 _SOME = st.lists(st.sampled_from(LINKS), max_size=4)
@@ -191,10 +195,10 @@ def test_whatever_is_told_the_index_is_the_links_the_other_way_round(
     for word in words:
         match word:
             case KeptPrefixes():
-                kept.take(word)
+                kept.apply_report(word)
             case (worker, boot_id):
                 kept.forget(worker, boot_id)
             case (worker, links, seconds):
-                kept.expect(worker, links)
+                kept.expect_cached(worker, links)
                 clock.now += seconds
         both_ways(kept)

@@ -150,9 +150,9 @@ def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
 
 def test_a_worker_is_here_in_one_boot(registry: Registry) -> None:
     registry.on_worker_event(said("joined"), now=0)
-    assert registry.is_here(MAC, BootId("b1"))
-    assert not registry.is_here(MAC, BootId("b2")) and not registry.is_here(MAC, None)
-    assert not registry.is_here(WorkerId("other"), BootId("b1"))
+    assert registry.is_alive(MAC, BootId("b1"))
+    assert not registry.is_alive(MAC, BootId("b2")) and not registry.is_alive(MAC, None)
+    assert not registry.is_alive(WorkerId("other"), BootId("b1"))
 
 
 # Terms.
@@ -207,9 +207,9 @@ def has(registry: Registry, worker: str, *, boot: str = "b1", **fields: Any) -> 
 
 def test_a_report_in_which_nothing_moved_makes_no_new_lists(registry: Registry) -> None:
     has(registry, "a")
-    holding, warm = registry.holding(DEMO), registry.warm(DEMO)
+    holding, warm = registry.workers_with(DEMO), registry.warm_workers_with(DEMO)
     has(registry, "a", active_requests=5)
-    assert registry.holding(DEMO) is holding and registry.warm(DEMO) is warm
+    assert registry.workers_with(DEMO) is holding and registry.warm_workers_with(DEMO) is warm
     assert holding[0].load == 5
 
 
@@ -237,8 +237,8 @@ def test_the_lists_are_what_a_look_at_every_worker_finds(words: list[Any]) -> No
                 for view in holding
                 if view.models[model].state == "warm" and view.report.state in ("ready", "warming")
             ]
-            assert registry.holding(model) == holding
-            assert registry.warm(model) == warm
+            assert registry.workers_with(model) == holding
+            assert registry.warm_workers_with(model) == warm
 
 
 # Breakers.

@@ -77,7 +77,7 @@ def test_in_another_term_nothing_counts_that_was_sent_in_the_last_one() -> None:
     breaker.failed(breaker.begin(0.0), 0.0)
     mac = WorkerView(report("mac", active_requests=1, choices=1), 1.0, breaker=breaker)
     placements = [Placement(mac, 40.0, 1.0, choices=2) for _ in range(2)]
-    placements[0].taken()
+    placements[0].accepted()
     assert (mac.load, mac.choices, mac.unreported_ms) == (3, 5, 80.0)
     assert not breaker.admits(1.0)
     mac.reset_unreported()

@@ -19,11 +19,11 @@ class Views:
     def workers(self) -> Sequence[WorkerView]:
         return self._views
 
-    def holding(self, model: ModelId) -> Sequence[WorkerView]:
+    def workers_with(self, model: ModelId) -> Sequence[WorkerView]:
         return [view for view in self._views if model in view.models]
 
-    def warm(self, model: ModelId) -> Sequence[WorkerView]:
-        return [one for one in self.holding(model) if one.models[model].state == "warm"]
+    def warm_workers_with(self, model: ModelId) -> Sequence[WorkerView]:
+        return [one for one in self.workers_with(model) if one.models[model].state == "warm"]
 
     def recently_gone(self, now: float) -> Sequence[WorkerView]:
         return self._gone
@@ -41,5 +41,5 @@ class Kept:
     def links(self, worker: WorkerId) -> Mapping[str, Tier]:
         return self._links.get(worker, {})
 
-    def keepers(self, link: str) -> Collection[WorkerId]:
+    def workers_caching(self, link: str) -> Collection[WorkerId]:
         return [WorkerId(worker) for worker, links in self._links.items() if link in links]

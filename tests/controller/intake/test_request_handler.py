@@ -186,11 +186,11 @@ async def test_what_is_held_in_vain_is_dropped(
     for name in ("a", "b"):
         await cluster.ask(request_id=name)
         await cluster.settle()
-    assert handler.in_vain and len(handler._held) == 1
+    assert handler.held_messages_expire and len(handler._held) == 1
     monkeypatch.undo()
-    assert not handler.in_vain
+    assert not handler.held_messages_expire
     await serve()
-    assert not handler.in_vain
+    assert not handler.held_messages_expire
 
 
 async def test_who_stands_by_again_drops_what_it_held(
@@ -217,7 +217,7 @@ async def test_of_what_a_leader_that_leaves_has_got_only_what_has_an_id_is_kept(
     await cluster.ask()
     await cluster.ask(request_id="named")
     await cluster.settle()
-    handler.forget_anonymous()
+    handler.drop_held_without_id()
     await serve()
     assert (await worker.next_dispatch()).request_id == "named"
     await cluster.settle()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.requests.events import Finish, Queried
+from controller.requests.events import EndRequests, Queried
 from controller.requests.request import State
 from shared.ids import RequestId
 from shared.messages.stream import Failed, StreamError
@@ -52,7 +52,7 @@ def test_how_it_stands_is_told_who_asks() -> None:
 @pytest.mark.parametrize("state", ["offered", "running"])
 def test_of_what_was_ended_from_here_no_worker_is_told(state: State) -> None:
     driven = in_state(state)
-    driven.on(Finish(None, DRAINING))
+    driven.on(EndRequests(None, DRAINING))
     assert _state(driven) == ("failed", None, 1, 0)
 
 
@@ -144,7 +144,7 @@ def test_a_controller_without_a_successor_ends_all() -> None:
     driven.hear("w1", max_queue_depth=0)
     driven.run("at-a-worker", priority="high", prompt="y")
     driven.list_orders()
-    driven.on(Finish(None, DRAINING))
+    driven.on(EndRequests(None, DRAINING))
     assert driven.words() == ["draining"] * 2
     ((worker, order),) = driven.orders()
     assert (worker, order.verb, getattr(order, "silent", None)) == ("w1", "cancel", True)
@@ -157,7 +157,7 @@ def test_one_of_them_can_be_ended_alone() -> None:
     driven = Driven("w1")
     for name in "ab":
         driven.run(name)
-    driven.on(Finish((ADA, RequestId("a")), DRAINING))
+    driven.on(EndRequests((ADA, RequestId("a")), DRAINING))
     assert (driven.state("a"), driven.state("b")) == ("failed", "running")
 
 

@@ -50,7 +50,7 @@ def key_of(had: Dispatch, state: str = "running", **fields: Any) -> ClaimedReque
     tokens = sum(map(len, had.resume.token_ids.values())) if had.resume is not None else 0
     values = {
         "client": had.client, "request_id": had.request_id, "attempt": had.attempt, "state": state,
-        "skill": had.skill, "model": had.model, "session_id": had.request.turn_of,
+        "skill": had.skill, "model": had.model, "session_id": had.request.ordered_session,
         "fingerprint": had.body_fingerprint, "tokens": tokens,
     }  # fmt: skip
     if state in ("failed", "returned"):

@@ -14,7 +14,7 @@ from controller.requests.events import (
     Queried,
     RequestsReported,
     TimePassed,
-    WorkerHeard,
+    WorkerReported,
 )
 from controller.requests.instructions import (
     AnswerQuery,
@@ -101,7 +101,7 @@ class Driven:
             settled_at=self.now + settled_s,
         )
         for name in unclaimed:
-            self.on(WorkerHeard(WorkerId(name)))
+            self.on(WorkerReported(WorkerId(name)))
         for name in workers:
             self.join(name)
 
@@ -145,14 +145,14 @@ class Driven:
     def join_old(self, name: str) -> None:
         """A worker of a release that knows no leader comes."""
         self._hear("joined", name, protocol=1)
-        self.on(WorkerHeard(WorkerId(name)))
+        self.on(WorkerReported(WorkerId(name)))
 
     def hear(self, name: str, kind: EventType = "heartbeat", **fields: Any) -> WorkerId:
         """A worker tells how it stands."""
         if (gone := self._hear(kind, name, **fields)) is not None:
             self.on(gone)
         if kind != "left":
-            self.on(WorkerHeard(WorkerId(name)))
+            self.on(WorkerReported(WorkerId(name)))
         return WorkerId(name)
 
     def leave(self, *names: str) -> None:
@@ -179,8 +179,8 @@ class Driven:
 
     def answer(self, order: SendControlOrder, reply: ControlReply | None) -> None:
         """None where there is none in time."""
-        assert order.then is not None, order
-        if (event := order.then(reply)) is not None:
+        assert order.to_event is not None, order
+        if (event := order.to_event(reply)) is not None:
             self.on(event)
 
     def view(self, name: str) -> WorkerView:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from controller.requests.events import (
     DispatchesAnswered,
-    Finish,
+    EndRequests,
     HistoryReceived,
     LinkRestored,
     ListEnded,
@@ -110,7 +110,7 @@ class AnyEvents(RuleBasedStateMachine):
         asked = request(f"r{number}", **BODIES[number])
         asked.inboxes = [self._inbox(asked, "a")]
         told = asked.transfer(0.0)
-        self.driven.on(Transferred([ClientRequest.carried(told, [DEMO], self.driven.now)]))
+        self.driven.on(Transferred([ClientRequest.transferred(told, [DEMO], self.driven.now)]))
         self._carry()
 
     # Workers.
@@ -195,7 +195,7 @@ class AnyEvents(RuleBasedStateMachine):
             case "restored":
                 self.driven.on(LinkRestored())
             case "finish":
-                self.driven.on(Finish(key, StreamError.of("draining", "it shut down")))
+                self.driven.on(EndRequests(key, StreamError.of("draining", "it shut down")))
             case _:
                 self.driven.on(HistoryReceived(key, None))
         self._carry()
@@ -265,7 +265,7 @@ class AnyEvents(RuleBasedStateMachine):
         """Workers have what was sent there; clients were told."""
         for sent in self.driven.new(SendDispatches):
             boot = self.boots[sent.worker]
-            if self.driven.registry.is_here(sent.worker, boot.id):
+            if self.driven.registry.is_alive(sent.worker, boot.id):
                 boot.sent.append(Sent.of(sent, boot.id))
             else:
                 self.driven.on(DispatchesAnswered(sent.number, None))
@@ -285,7 +285,7 @@ class AnyEvents(RuleBasedStateMachine):
                 boot.drop(key)
             elif had is not None and had.state == "running":
                 boot.go_on(self.driven, had, "finish", heard=True)
-        elif order.then is not None:
+        elif order.to_event is not None:
             boot.orders.append(order)
 
     def _hear(self, inbox: str, message: StreamMessage) -> None:

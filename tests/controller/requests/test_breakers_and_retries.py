@@ -131,7 +131,7 @@ async def test_where_the_trial_fails_too_the_next_one_waits_for_another(start: S
         await _fail_by_crash(worker)
         assert (await first.end()).error.code == "engine_crashed"
         await hear_queued(second)
-        assert (breaker(cluster, "w1").opened, worker.unread) == (2, (0, 0))
+        assert (breaker(cluster, "w1").times_opened, worker.unread) == (2, (0, 0))
         await _let_recover(cluster, worker)
         assert (await worker.next_dispatch()).request_id == "r2"
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.requests.events import LeavingBegan, Transferred
+from controller.requests.events import ShutdownBegan, Transferred
 from controller.requests.request import ClientRequest, State
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch
@@ -20,12 +20,14 @@ def _ids(requests: Sequence[Dispatch]) -> list[str]:
 
 def _take(driven: Driven, requests: Sequence[Dispatch]) -> None:
     """The next leader is given them."""
-    driven.on(Transferred([ClientRequest.carried(each, [DEMO], driven.now) for each in requests]))
+    driven.on(
+        Transferred([ClientRequest.transferred(each, [DEMO], driven.now) for each in requests])
+    )
 
 
 def test_nothing_new_goes_to_a_worker_and_its_client_is_told_why() -> None:
     driven = Driven("w1")
-    driven.on(LeavingBegan())
+    driven.on(ShutdownBegan())
     driven.ask()
     driven.pass_time(0.6)
     assert (driven.sent(), driven.words()) == ([], ["leader_change"])
@@ -36,7 +38,7 @@ def test_what_waits_for_a_worker_does_so_at_the_next_leader() -> None:
     driven = Driven()
     driven.join("w1", **FULL)
     driven.ask()
-    driven.on(LeavingBegan())
+    driven.on(ShutdownBegan())
     driven.hear("w1")
     driven.pass_time(1)
     assert driven.sent() == [] and _ids(driven.machine.transferable(driven.now)) == ["r"]
@@ -47,14 +49,14 @@ def test_a_look_for_a_worker_that_was_due_already_is_not_made() -> None:
     driven.join("w1", **FULL)
     driven.ask()
     driven.hear("w1")
-    driven.on(LeavingBegan())
+    driven.on(ShutdownBegan())
     driven.pass_time(1)
     assert driven.sent() == [] and _ids(driven.machine.transferable(driven.now)) == ["r"]
 
 
 def test_what_was_said_before_comes_too_late_to_begin_here() -> None:
     driven = in_state("fetching")
-    driven.on(LeavingBegan())
+    driven.on(ShutdownBegan())
     driven.ask("other")
     order = driven.last_order("session")
     driven.answer(order, driven.reply("w1", said=[{"role": "user", "content": "Hello"}]))
@@ -66,7 +68,7 @@ def test_a_turn_whose_time_comes_begins_at_the_next_leader() -> None:
     driven = Driven("w1")
     first = driven.run("before", session_id="s")
     driven.ask(session_id="s")
-    driven.on(LeavingBegan())
+    driven.on(ShutdownBegan())
     driven.finish(first)
     driven.pass_time(1)
     assert driven.sent() == [] and _ids(driven.machine.transferable(driven.now)) == ["r"]
@@ -75,7 +77,7 @@ def test_a_turn_whose_time_comes_begins_at_the_next_leader() -> None:
 def test_what_had_a_worker_goes_on_in_time() -> None:
     driven = Driven("w1", "w2")
     sent = driven.run()
-    driven.on(LeavingBegan())
+    driven.on(ShutdownBegan())
     driven.requeue(sent)
     driven.pass_time(0.2)
     assert driven.next_sent().dispatch.attempt == 2
@@ -85,7 +87,7 @@ def test_what_had_a_worker_goes_on_in_time() -> None:
 def test_what_no_worker_has_is_given_as_it_is(state: State) -> None:
     driven = in_state(state, timeout_ms=100_000)
     driven.pass_time(1)
-    driven.on(LeavingBegan())
+    driven.on(ShutdownBegan())
     known = driven.known()
     (told,) = [each for each in driven.machine.transferable(driven.now) if each.request_id == "r"]
     assert (told.inboxes, told.seed, told.attempt) == ([INBOX], 5, known.attempt)
@@ -146,7 +148,7 @@ def test_what_had_begun_goes_on_there() -> None:
     first = Driven("w1")
     sent = first.run()
     first.emit(sent, 0, 1, 2)
-    first.on(LeavingBegan())
+    first.on(ShutdownBegan())
     first.leave("w1")
     second = Driven("w2", term=2)
     _take(second, first.machine.transferable(first.now))

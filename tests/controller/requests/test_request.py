@@ -257,7 +257,7 @@ def test_what_no_worker_has_goes_to_the_next_leader_as_it_is() -> None:
     one = request(session_id="s", stream=False, now=1.0)
     running(one).record_tokens(emitted(0, 1), 1.5)
     one.give_up_attempt(LOST, 2.0)
-    carried = ClientRequest.carried(one.transfer(3.0), [DEMO], 50.0)
+    carried = ClientRequest.transferred(one.transfer(3.0), [DEMO], 50.0)
     assert (carried.key, carried.state, carried.attempt) == (one.key, "waiting", 1)
     assert (carried.fingerprint, carried.seed) == (one.fingerprint, one.seed)
     assert (carried.session, carried.affinity) == ((ADA, "s"), (ADA, "s"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.requests.skills import models_of, models_told
+from controller.requests.skills import models_for_dispatch, models_of
 from shared.errors import RequestError
 from shared.ids import ModelId, RequestId, SkillName
 from shared.messages.dispatch import Dispatch
@@ -45,15 +45,15 @@ def told(skill: str = "chat", model: str | None = None) -> Dispatch:
 
 
 def test_what_somebody_else_took_may_be_served_by_any_that_serves_its_skill() -> None:
-    assert models_told(told(), SKILLS) == [BEST, DEMO]
-    assert models_told(told(model="best"), SKILLS) == [BEST]
+    assert models_for_dispatch(told(), SKILLS) == [BEST, DEMO]
+    assert models_for_dispatch(told(model="best"), SKILLS) == [BEST]
 
 
 @pytest.mark.parametrize("taken", [told("draw"), told(model="other")])
 def test_where_its_skill_is_no_more_the_model_serves_it_that_did(taken: Dispatch) -> None:
-    assert models_told(taken, SKILLS) == [DEMO]
+    assert models_for_dispatch(taken, SKILLS) == [DEMO]
 
 
 def test_the_models_of_a_request_are_its_own() -> None:
-    models_told(told(), SKILLS).clear()
+    models_for_dispatch(told(), SKILLS).clear()
     assert SKILLS[CHAT] == [BEST, DEMO]

@@ -115,9 +115,9 @@ def test_one_that_could_answer_so_is_waited_for_and_none_is_told_at_once() -> No
     old = view("old")
     unable = view("unable", models=able_to(["tools"]))
     waiting = refused(able, old, unable, query=query)
-    assert (waiting.code, waiting.passes) == ("queue_full", True)
+    assert (waiting.code, waiting.is_temporary) == ("queue_full", True)
     never = refused(old, unable, query=query)
-    assert (never.code, never.passes) == ("not_supported", False)
+    assert (never.code, never.is_temporary) == ("not_supported", False)
     assert not ERROR_CODES["not_supported"].retryable
 
 
@@ -192,7 +192,7 @@ def test_the_client_is_told_what_keeps_those_that_could_serve_it(
     workers: list[WorkerView], code: str, retry_after_ms: int | None, passes: bool
 ) -> None:
     error = refused(*workers)
-    assert (error.code, error.retry_after_ms, error.passes) == (code, retry_after_ms, passes)
+    assert (error.code, error.retry_after_ms, error.is_temporary) == (code, retry_after_ms, passes)
     assert error.retryable and set(error.ineligibilities) == {one.id for one in workers}
 
 
@@ -200,21 +200,21 @@ def test_without_any_worker_the_models_are_named() -> None:
     error = refused(query=RouteQuery([BEST, DEMO]))
     assert error.message == "no worker is available that could serve best or demo"
     assert (error.code, error.retryable) == ("no_worker", True)
-    assert error.passes and not error.starts, "the first worker may come in a moment"
+    assert error.is_temporary and not error.is_starting, "the first worker may come in a moment"
 
 
 def test_a_worker_that_starts_is_one_to_wait_for_longer_than_one_that_sleeps() -> None:
     starts = view("a", state="starting")
-    assert refused(starts).starts
+    assert refused(starts).is_starting
     asleep = view("b", state="ready")
     asleep.renew(view("b", state="starting").report, 1.0)
     error = refused(asleep)
-    assert error.passes and not error.starts
+    assert error.is_temporary and not error.is_starting
 
 
 def test_a_worker_that_starts_without_the_model_is_not_waited_for() -> None:
     error = refused(view("a", state="starting", models=models(other="available")))
-    assert (error.passes, error.starts) == (False, False)
+    assert (error.is_temporary, error.is_starting) == (False, False)
     assert error.message == "no worker can serve demo now: a does not have demo"
 
 
@@ -229,13 +229,16 @@ def test_a_worker_that_starts_without_the_model_is_not_waited_for() -> None:
 def test_a_worker_that_starts_is_waited_for_only_where_it_may_meet_what_is_required(
     requires: Requirements, starts: bool
 ) -> None:
-    assert refused(view("a", state="starting"), query=RouteQuery([DEMO], requires)).starts == starts
+    assert (
+        refused(view("a", state="starting"), query=RouteQuery([DEMO], requires)).is_starting
+        == starts
+    )
 
 
 def test_what_no_worker_has_is_said_to_be_required() -> None:
     query = RouteQuery([DEMO], ON_GPU)
     error = refused(view("a"), view("b", labels={"gpu": "no"}), query=query)
-    assert (error.code, error.passes) == ("requirements_unmet", False)
+    assert (error.code, error.is_temporary) == ("requirements_unmet", False)
     assert "a has the label gpu=None; b has the label gpu=no" in error.message
     assert refused(view("a"), view("b", models=[]), query=query).code == "requirements_unmet"
 
@@ -269,7 +272,7 @@ def test_it_pays_to_wait_for_what_passes(code: str) -> None:
         WorkerId("a"): Ineligibility(code, ""),
         WorkerId("b"): Ineligibility("no_worker", ""),
     }
-    assert NoRoute(RouteQuery([DEMO]), ineligibilities).passes
+    assert NoRoute(RouteQuery([DEMO]), ineligibilities).is_temporary
 
 
 # Who was here until a moment ago.
@@ -277,7 +280,7 @@ def test_it_pays_to_wait_for_what_passes(code: str) -> None:
 
 def test_who_may_be_back_soon_is_waited_for() -> None:
     error = refused(gone=[view("a")])
-    assert (error.code, error.passes) == ("no_worker", True)
+    assert (error.code, error.is_temporary) == ("no_worker", True)
     assert error.message == "no worker can serve demo now: a ended a moment ago"
 
 
@@ -292,13 +295,13 @@ def test_who_may_be_back_soon_is_waited_for() -> None:
 )
 def test_who_could_not_have_served_it_is_not_waited_for(gone: WorkerView) -> None:
     error = refused(query=RouteQuery([DEMO], ON_GPU), gone=[gone])
-    assert (error.ineligibilities, error.passes) == ({}, False)
+    assert (error.ineligibilities, error.is_temporary) == ({}, False)
 
 
 def test_of_a_worker_that_was_started_again_its_present_state_is_told() -> None:
     error = refused(view("a", state="starting"), gone=[view("a")])
     assert error.message == "no worker can serve demo now: a is starting"
-    assert error.passes
+    assert error.is_temporary
 
 
 # A breaker.

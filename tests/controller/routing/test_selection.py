@@ -110,7 +110,7 @@ def test_the_links_are_those_of_the_model() -> None:
     kept: dict[str, dict[str, Tier]] = {"a": {"best link": "memory"}, "b": {"demo link": "memory"}}
     decision = decided([view("a"), view("b")], query, kept)
     assert (decision.worker.id, decision.model, asked) == ("b", "demo", ["best", "demo"])
-    assert decision.chosen.kept.share == 1.0
+    assert decision.chosen.cached.share == 1.0
 
 
 def test_a_decision_tells_what_was_compared_and_who_was_out() -> None:
@@ -256,7 +256,7 @@ def test_a_prompt_of_a_list_goes_where_most_places_are_free_unless_it_is_much_sl
 ) -> None:
     """A step takes 30 ms at either, and 1.5 times that and 250 ms is much."""
     soon, idle = view("a", active_requests=3), view("b", prefill_ms=ahead_ms)
-    decision = decided([soon, idle], RouteQuery([DEMO], among_others=True))
+    decision = decided([soon, idle], RouteQuery([DEMO], is_list_part=True))
     assert (decision.worker.id, decision.reason) == (at, LIST_REASON)
 
 
@@ -269,7 +269,7 @@ def test_prompts_of_a_list_go_to_who_keeps_their_long_beginning() -> None:
 @pytest.mark.parametrize("policy", [name for name in NAMES if name != "prefix-aware"])
 def test_other_policies_spread_by_themselves(policy: str) -> None:
     two = [view("a", active_requests=1), view("b", prefill_ms=100)]
-    decision = decided(two, RouteQuery([DEMO], among_others=True), policy=policy)
+    decision = decided(two, RouteQuery([DEMO], is_list_part=True), policy=policy)
     assert decision.reason == policy_named(policy).reason
 
 
@@ -303,7 +303,7 @@ def test_who_keeps_most_of_it_is_found_among_those_that_keep_its_beginning(seed:
     assert chosen(*many(), query=query, kept=kept, seed=seed)[0] == "w077"
     workers = many(w077={"queued_requests": 10})
     second = decided(workers, query, kept, seed=seed)
-    assert second.chosen.kept.share == pytest.approx(1 / 3)
+    assert second.chosen.cached.share == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -360,7 +360,7 @@ def test_a_worker_that_tells_of_a_time_below_zero_does_not_stop_the_choice(
 ) -> None:
     strange = ModelSpeed(prefill_tokens_per_s=-0.001, step_ms=-5, load_ms=-7)
     broken = {"models": [ModelStatus(id=DEMO, state="warm", speed=strange)]}
-    query = RouteQuery([DEMO], text_bytes=4000, among_others=among_others)
+    query = RouteQuery([DEMO], text_bytes=4000, is_list_part=among_others)
     for workers in ([view("w1", **broken), view("w2")], [view("w1", **broken)]):
         assert decided(workers, query).worker.id in ("w1", "w2")
     assert decided([view("w1", **broken), view("w2", **broken)], query).candidates

@@ -8,7 +8,13 @@ import pytest
 from shared.access.keys import new_seed
 from shared.access.membership import Membership
 from shared.access.roles import ROLES, Role
-from shared.access.stored_memberships import join, joined_settings, leave, membership, seat_of
+from shared.access.stored_memberships import (
+    join,
+    joined_settings,
+    leave,
+    member_program,
+    membership,
+)
 from shared.errors import SettingsError
 from shared.settings import load_settings
 
@@ -25,7 +31,7 @@ def member(role: Role, name: str = "mac-1", authority: str | None = "PEM") -> Me
 def test_settings_follow_from_a_membership(role: Role) -> None:
     given = member(role)
     join(given)
-    settings = load_settings(None, None, joined_settings(seat_of(role)))
+    settings = load_settings(None, None, joined_settings(member_program(role)))
     assert settings.nats.servers == ["tls://a:4222"]
     assert settings.nats.nkey_seed_file is not None and settings.nats.tls is not None
     assert Path(settings.nats.nkey_seed_file).read_text() == given.seed

@@ -74,7 +74,7 @@ async def running(bus: Bus, name: str) -> AsyncIterator[Controller]:
     try:
         yield controller
     finally:
-        stop.request(in_haste=True)
+        stop.request(immediate=True)
         await life
 
 
@@ -88,7 +88,7 @@ async def test_one_leads_also_when_the_server_is_gone_that_leads_the_bucket_of_i
         await one_leads(controllers)
         lost = await leader_of(buses[0])
         assert lost in ADDRESSES
-        before = await store.look(timeout_s=30)
+        before = await store.read(timeout_s=30)
         await asyncio.to_thread(servers.kill, lost)
         after = await written_after(before.sequence, store)
         assert after.term >= decode(LeaseRecord, before.value).term
@@ -99,7 +99,7 @@ async def written_after(sequence: int, store: LeaseStore) -> LeaseRecord:
     """The record of the leader, once it was written again."""
     while True:
         with contextlib.suppress(BusError):
-            kept = await store.look(timeout_s=1)
+            kept = await store.read(timeout_s=1)
             if kept.sequence > sequence and kept.value:
                 return decode(LeaseRecord, kept.value)
         await asyncio.sleep(0.1)

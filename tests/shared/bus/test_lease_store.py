@@ -25,7 +25,7 @@ def store(own_bus: Bus) -> LeaseStore:
 
 
 async def sequence_of(store: LeaseStore) -> int:
-    return (await store.look(timeout_s=_WAIT_S)).sequence
+    return (await store.read(timeout_s=_WAIT_S)).sequence
 
 
 async def write(store: LeaseStore, value: bytes, after: int, ttl_s: int = 60) -> int:
@@ -36,10 +36,10 @@ async def test_the_bucket_is_made_when_it_is_missing_and_begins_at_the_time(
     store: LeaseStore,
 ) -> None:
     before_ms = time.time() * 1000
-    kept = await store.look(timeout_s=_WAIT_S)
+    kept = await store.read(timeout_s=_WAIT_S)
     assert before_ms - 2 <= kept.sequence <= time.time() * 1000
     assert kept.value == b""
-    assert (await store.look(timeout_s=_WAIT_S)).sequence == kept.sequence
+    assert (await store.read(timeout_s=_WAIT_S)).sequence == kept.sequence
 
 
 async def test_many_at_once_make_one_bucket(own_bus: Bus) -> None:
@@ -50,7 +50,7 @@ async def test_many_at_once_make_one_bucket(own_bus: Bus) -> None:
 async def test_what_is_written_is_kept_and_only_the_next_may_be_written(store: LeaseStore) -> None:
     empty = await sequence_of(store)
     first = await write(store, b"ada", empty)
-    kept = await store.look(timeout_s=_WAIT_S)
+    kept = await store.read(timeout_s=_WAIT_S)
     assert (kept.sequence, kept.value) == (first, b"ada")
     with pytest.raises(WriteConflict, match=f"wrong last sequence: {first}"):
         await write(store, b"bob", empty)
@@ -59,7 +59,7 @@ async def test_what_is_written_is_kept_and_only_the_next_may_be_written(store: L
     with pytest.raises(WriteConflict):
         await write(store, b"bob", first)
     assert await write(store, b"bob", second) == second + 1
-    kept = await store.look(timeout_s=_WAIT_S)
+    kept = await store.read(timeout_s=_WAIT_S)
     assert (kept.sequence, kept.value) == (second + 1, b"bob")
 
 
@@ -77,10 +77,10 @@ async def test_it_goes_by_itself_no_earlier_than_asked_and_the_sequence_stays(
     first = await write(store, b"ada", await sequence_of(store), ttl_s=1)
     sent_at = time.monotonic()
     last = await write(store, b"ada", first, ttl_s=1)
-    kept = await store.look(timeout_s=_WAIT_S)
+    kept = await store.read(timeout_s=_WAIT_S)
     while kept.value and time.monotonic() < sent_at + _WAIT_S:
         await asyncio.sleep(0.01)
-        kept = await store.look(timeout_s=_WAIT_S)
+        kept = await store.read(timeout_s=_WAIT_S)
     assert time.monotonic() - sent_at >= 1 and not kept.value
     assert kept.sequence == last
 
@@ -113,7 +113,7 @@ async def test_it_works_on_over_a_restart_of_the_server(
     await asyncio.wait_for(own_bus.wait_lost(), _WAIT_S)
     await asyncio.to_thread(server.start)
     await asyncio.wait_for(own_bus.wait_connected(), _WAIT_S)
-    kept = await store.look(timeout_s=_WAIT_S)
+    kept = await store.read(timeout_s=_WAIT_S)
     assert (kept.sequence, kept.value) == (last, b"ada")
     assert await write(store, b"ada", last) == last + 1
 
@@ -123,19 +123,19 @@ async def test_a_bucket_that_keeps_for_good_is_refused(store: LeaseStore, own_bu
     payload = json.dumps(stream).encode()
     await own_bus.request(subjects.jetstream("CREATE", "test"), payload, timeout_s=_WAIT_S)
     with pytest.raises(BusError, match="messages in the bucket test do not expire"):
-        await store.look(timeout_s=_WAIT_S)
+        await store.read(timeout_s=_WAIT_S)
 
 
 async def test_a_store_that_cannot_be_written_is_told(
     store: LeaseStore, server: NatsProcess
 ) -> None:
     """As when the disk is full, which is `insufficient storage resources available`."""
-    await LeaseStore(store._bus, "other", "key").look(timeout_s=_WAIT_S)
+    await LeaseStore(store._bus, "other", "key").read(timeout_s=_WAIT_S)
     assert server.store is not None
     (streams,) = server.store.glob("jetstream/*/streams")
     (streams / "KV_test").write_text("in the way")
     with pytest.raises(BusError, match="JetStream: error creating store for stream"):
-        await store.look(timeout_s=_WAIT_S)
+        await store.read(timeout_s=_WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +154,13 @@ async def test_what_is_no_answer_of_jetstream_is_an_error(server: NatsProcess, a
     store = LeaseStore(bus, "test", "key")
     try:
         with pytest.raises(NoJetStream, match="the NATS server has no JetStream"):
-            await store.look(timeout_s=_WAIT_S)
+            await store.read(timeout_s=_WAIT_S)
         with pytest.raises(BusError, match="no responders"):
             await write(store, b"ada", 0)
-        for subject in (INFO, subjects.kept("test", "key")):
+        for subject in (INFO, subjects.key_value("test", "key")):
             await bus.subscribe(subject, reply)
         with pytest.raises(BusError, match="could not be read"):
-            await store.look(timeout_s=_WAIT_S)
+            await store.read(timeout_s=_WAIT_S)
         with pytest.raises(BusError, match="could not be read"):
             await write(store, b"ada", 0)
     finally:

@@ -8,13 +8,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from shared.cli.options import json_option, reports_errors
+from shared.cli.options import json_option, prints_errors
 
 
 def failing(number: int, *flags: str) -> Result:
     @click.command()
     @json_option
-    @reports_errors
+    @prints_errors
     def command(as_json: bool) -> None:
         raise OSError(number, os.strerror(number), "/data/nats-server.json")
 

@@ -46,9 +46,14 @@ def tokens(assembler: Assembler, *messages: StreamMessage) -> list[int]:
 
 def test_a_stream_goes_from_accepted_to_done() -> None:
     stream = Assembler(ID)
-    assert not stream.heard
+    assert not stream.received_any
     stream.take(Status(ID, 0, None, "accepted", seed=7))
-    assert (stream.heard, stream.status, stream.seed, stream.worker) == (True, "accepted", 7, None)
+    assert (stream.received_any, stream.status, stream.seed, stream.worker) == (
+        True,
+        "accepted",
+        7,
+        None,
+    )
     stream.take(Status(ID, 0, MAC, "loading", progress=0.5))
     assert (stream.status, stream.progress, stream.seed) == ("loading", 0.5, 7)
     assert tokens(stream, chunk(0, 1, 2)) == [1, 2]
@@ -224,7 +229,7 @@ def test_the_bad_end_is_raised_once() -> None:
 def test_messages_of_another_request_are_ignored() -> None:
     stream = Assembler(RequestId("mine"))
     assert tokens(stream, chunk(0, 1)) == []
-    assert not stream.heard
+    assert not stream.received_any
 
 
 def test_an_error_without_an_id_is_for_this_stream() -> None:

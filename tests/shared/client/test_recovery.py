@@ -11,10 +11,10 @@ from shared.messages.control import RequestStateName, ResendStateName
 
 _START = 100.0
 _CALM = StreamState(
-    connected=True, connections=1, heard=True, started=True, worker_known=True, missing=False
+    connected=True, connections=1, received_any=True, started=True, worker_known=True, missing=False
 )
 _WAITING = replace(_CALM, started=False, worker_known=False)
-_UNHEARD = replace(_WAITING, heard=False)
+_UNHEARD = replace(_WAITING, received_any=False)
 
 
 class Simulated:

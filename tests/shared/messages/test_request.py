@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import ClientName, RequestId
 from shared.messages.request import MAX_SEED, InferenceRequest, default_seed
-from shared.messages.request_parsing import Claims, parse_request
+from shared.messages.request_parsing import RequestHeader, parse_request
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 GOES_ON = {"continue_final_message": True}
@@ -296,5 +296,5 @@ def test_the_default_seed_differs_between_clients_and_ids() -> None:
 def test_an_invalid_request_still_tells_its_id_and_the_shape_of_its_answer(
     payload: bytes, request_id: str | None, multiplex: bool
 ) -> None:
-    claims = Claims.of(payload)
+    claims = RequestHeader.of(payload)
     assert (claims.request_id, claims.multiplex) == (request_id, multiplex)

@@ -344,7 +344,7 @@ async def test_stopped_in_haste_a_worker_gives_all_back_stops_its_engines_and_le
         pid = agent.agent.report().engines[0].pid
         assert pid is not None
         engine = psutil.Process(pid)
-        agent.stop.request(in_haste=True)
+        agent.stop.request(immediate=True)
         await agent.life
         assert not engine.is_running()
         assert (await stream.requeued()).code == "draining"

@@ -66,14 +66,14 @@ def test_nothing_is_held_once_it_will_not_come(
         if end == "forgotten":
             engine.give(CancelPrefetch(order.sequence))
             _now(engine)
-            assert all(block.wishes == 0 for block in engine.blocks)
+            assert all(block.prefetches == 0 for block in engine.blocks)
         elif end == "unloaded":
             engine.give(UnloadModel(TINY))
             engine.load(tiny_model)
             _now(engine)
-            assert all(block.wishes == 0 for block in engine.blocks)
+            assert all(block.prefetches == 0 for block in engine.blocks)
     assert len(engine.blocks) >= _BLOCKS
-    assert all(block.users == block.wishes == 0 for block in engine.blocks)
+    assert all(block.users == block.prefetches == 0 for block in engine.blocks)
 
 
 def test_what_is_wrong_with_a_prompt_is_told_when_it_comes_and_not_before(

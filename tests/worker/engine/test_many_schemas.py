@@ -9,8 +9,8 @@ from tests.worker.engine.running_engine import running_engine
 from tests.worker.engine.samplings import sampling
 from tests.worker.grammar.hostile import ENFORCED, MARKERS
 from tests.worker.grammar.validity import invalidity
-from worker.grammar.schemas import moved
-from worker.link.orders import Calling
+from worker.grammar.schemas import rebased
+from worker.link.orders import ToolCalling
 
 _LONGEST = 500
 """Characters of a schema that the prompt has room for."""
@@ -33,7 +33,7 @@ def tool_of(schema: Any) -> dict[str, Any]:
         "type": "object",
         "properties": {"value": {"$ref": "#/$defs/value"}},
         "required": ["value"],
-        "$defs": {"value": moved(schema, "#/$defs/value")},
+        "$defs": {"value": rebased(schema, "#/$defs/value")},
     }
     return {"name": "tell", "parameters": parameters, "strict": True}
 
@@ -51,7 +51,7 @@ def test_all_calls_that_end_are_valid(tmp_path: Path) -> None:
             engine.submit(
                 None,
                 messages=[{"role": "user", "content": "Tell me."}],
-                calling=Calling([tool], required=True, parallel=False),
+                calling=ToolCalling([tool], required=True, parallel=False),
                 sampling=sampling(temperature=1.0, seed=seed, logit_bias={**closing, **spaces}),
                 max_tokens=200,
             )

@@ -39,7 +39,7 @@ def on_disk(model: LoadedModel, folder: Path, *texts: list[int], **options: int)
 
 def held_by(kept: KeptTexts) -> int:
     """By whoever uses blocks or wishes for them."""
-    return sum(block.users + block.wishes for block in kept.memory.tree)
+    return sum(block.users + block.prefetches for block in kept.memory.tree)
 
 
 def found_of(kept: KeptTexts, ids: list[int], *, in_memory: bool = False) -> int:
@@ -55,7 +55,7 @@ def in_memory(kept: KeptTexts, ids: list[int]) -> int:
 
 def reads(kept: KeptTexts) -> int:
     assert kept.memory.files is not None
-    return kept.memory.files.figures.read
+    return kept.memory.files.statistics.read
 
 
 @pytest.mark.parametrize("kind", ["attention", *KINDS])
@@ -150,7 +150,7 @@ def test_what_nobody_waits_for_goes_first_and_rows_come_before_all(
     assert kept.memory.memory.held_bytes > wished
     kept.memory.limit(wished)
     assert kept.memory.memory.held_bytes == wished
-    assert all(block.wishes for block in kept.memory.tree if block.in_memory("kv"))
+    assert all(block.prefetches for block in kept.memory.tree if block.in_memory("kv"))
     kept.memory.limit(wished // 2)
     assert kept.memory.memory.held_bytes <= wished // 2
     kept.read_on()

@@ -6,13 +6,13 @@ import pytest
 
 from shared.ids import ModelId
 from worker.engine_process.exit import EngineExit
-from worker.link.activity import ActivityKind, EngineActivity
+from worker.link.activity import ActivitySnapshot, EngineActivity
 from worker.link.frames import EXIT_AGENT_GONE
 
 _NOW = EngineActivity("step", ModelId("now"), (1,))
 _AHEAD = EngineActivity("step", ModelId("ahead"), (2,))
 _PROMPT = EngineActivity("prefill", ModelId("prompt"), (3,))
-_ALL = ActivityKind(_NOW, _AHEAD, _PROMPT)
+_ALL = ActivitySnapshot(_NOW, _AHEAD, _PROMPT)
 
 _TRACEBACK = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: no"]
 _IN_THE_LOOP = [
@@ -64,7 +64,7 @@ def test_a_crash_is_laid_to_what_the_thread_did_that_crashed(
 
 
 def test_a_crash_on_the_device_with_nothing_ahead_is_laid_to_what_is_waited_for() -> None:
-    activity = ActivityKind(now=_NOW)
+    activity = ActivitySnapshot(now=_NOW)
     assert EngineExit.by_itself(-signal.SIGABRT, activity, _ON_THE_DEVICE).work == _NOW
 
 

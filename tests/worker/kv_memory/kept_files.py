@@ -35,7 +35,7 @@ class KeptFiles:
 
     def wait(self) -> tuple[Block, Kind, BlockContent | None] | None:
         """For the next result."""
-        return self.tier.take(self.results.get(timeout=LIMIT_S))
+        return self.tier.handle_result(self.results.get(timeout=LIMIT_S))
 
     def block(self, number: int, parent: Block | None = None) -> Block:
         return self.tree.get(parent or self.root, token_array([number, 0, 0, 0]))

@@ -76,7 +76,7 @@ def test_only_what_changed_is_told() -> None:
     texts = Texts()
     one, other = texts.file(1, 2, 3), texts.file(5, 6)
     for blocks in (one, other):
-        texts.followed.follow(blocks[-1].key)
+        texts.followed.track(blocks[-1].key)
     assert dict(texts.followed.changed(10)) == {
         one[-1].key: SequenceStatistics(3, 3, 10, 0, 10),
         other[-1].key: SequenceStatistics(2, 2, 10, 0, 10),
@@ -84,7 +84,7 @@ def test_only_what_changed_is_told() -> None:
     assert texts.followed.changed(10) == []
     texts.memory.shrink(10)
     assert texts.followed.changed(10) == [(one[-1].key, SequenceStatistics())]
-    texts.followed.forget(other[-1].key)
+    texts.followed.untrack(other[-1].key)
     texts.memory.shrink(0)
     assert texts.followed.changed(10) == []
 
@@ -92,7 +92,7 @@ def test_only_what_changed_is_told() -> None:
 def test_many_are_looked_at_in_turn() -> None:
     texts = Texts()
     for number in range(10):
-        texts.followed.follow(texts.file(number)[-1].key)
+        texts.followed.track(texts.file(number)[-1].key)
     told = [len(texts.followed.changed(4)) for _ in range(3)]
     assert told == [4, 4, 2]
 
@@ -100,12 +100,12 @@ def test_many_are_looked_at_in_turn() -> None:
 def test_pinned_texts_go_last() -> None:
     texts = Texts()
     pinned, other = texts.file(1, 2, 3, 4, 5), texts.file(7, 8)
-    texts.followed.follow(pinned[-1].key, pinned=True)
+    texts.followed.track(pinned[-1].key, pinned=True)
     texts.memory.shrink(20)
     assert [block.in_memory("kv") for block in (*pinned, *other)] == [True, True, False]
-    texts.followed.follow(pinned[-1].key, pinned=False)
+    texts.followed.track(pinned[-1].key, pinned=False)
     assert all(block.pins == 0 for block in pinned)
-    texts.followed.follow(pinned[-1].key, pinned=True)
+    texts.followed.track(pinned[-1].key, pinned=True)
     texts.memory.shrink(0)
     assert texts.memory.held_bytes == 0, "running requests go before what is pinned"
 
@@ -113,10 +113,10 @@ def test_pinned_texts_go_last() -> None:
 def test_a_text_may_be_pinned_before_it_is_known() -> None:
     texts = Texts()
     known = Texts().file(1, 2, 3)[-1].key
-    texts.followed.follow(known, pinned=True)
+    texts.followed.track(known, pinned=True)
     assert texts.followed.changed(10) == [(known, SequenceStatistics())]
     (block,) = texts.file(1, 2, 3)
     texts.followed.changed(10)
     assert block.pins == 1
-    texts.followed.forget(known)
+    texts.followed.untrack(known)
     assert block.pins == 0

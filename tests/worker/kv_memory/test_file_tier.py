@@ -37,7 +37,7 @@ def test_what_was_written_is_read_again(kept: KeptFiles) -> None:
     assert kept.has(first)
     assert kept.has(second)
     assert kept.tier.held_bytes == sum(path.stat().st_blocks * 512 for path in kept.files)
-    assert kept.tier.figures.written == kept.tier.figures.read == 2
+    assert kept.tier.statistics.written == kept.tier.statistics.read == 2
 
 
 def test_a_new_process_finds_all_files_without_reading_them(kept: KeptFiles, path: Path) -> None:
@@ -66,7 +66,7 @@ def test_files_never_take_more_than_they_may(path: Path) -> None:
         assert kept.write(kept.block(number), 300_000)
         assert bytes_on_disk(path) <= cap
         assert kept.tier.held_bytes <= cap
-    assert kept.tier.figures.evictions > 0
+    assert kept.tier.statistics.evictions > 0
     assert len(kept.files) >= 20
     # Who was written last is there, who was written first is not.
     assert kept.has(kept.block(59), 300_000)
@@ -112,7 +112,7 @@ def test_what_is_being_written_is_not_written_again(kept: KeptFiles) -> None:
     assert not kept.tier.busy
     assert block.users == 0
     assert kept.has(block)
-    assert kept.tier.figures.written == 1
+    assert kept.tier.statistics.written == 1
     assert kept.tier.held_bytes == kept.files[0].stat().st_blocks * 512
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_was_harmed_is_found_out_and_counted(kept: KeptFiles, harm: 
     name = next(file for file in kept.files if file.name.startswith(block.key.hex()))
     harm(name)  # type: ignore[operator]
     assert kept.read(block) is None
-    assert kept.tier.figures.broken + kept.tier.figures.failed == 1
+    assert kept.tier.statistics.broken + kept.tier.statistics.failed == 1
     assert not block.part("kv").file_bytes
     assert kept.has(other)
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_deleted_counts_as_before(kept: KeptFiles) -> None:
     assert kept.tier.held_bytes == 0
     kept.wait()
     assert kept.tier.held_bytes == held_bytes
-    assert kept.tier.problem is not None and kept.tier.figures.failed == 1
+    assert kept.tier.problem is not None and kept.tier.statistics.failed == 1
 
 
 def test_a_full_disk_stops_writing_for_a_while_and_harms_nothing(kept: KeptFiles) -> None:
@@ -213,8 +213,8 @@ def test_a_full_disk_stops_writing_for_a_while_and_harms_nothing(kept: KeptFiles
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert kept.tier.problem is not None
-    assert not kept.tier.takes
-    assert kept.tier.figures.failed == 1
+    assert not kept.tier.accepts_writes
+    assert kept.tier.statistics.failed == 1
     assert kept.has(block)
     assert len(kept.files) == len(list(kept.tier.path.glob("*kv*"))) == 1
 
@@ -260,7 +260,7 @@ def test_a_folder_that_cannot_be_is_told_with_its_reason(tmp_path: Path, where: 
     with pytest.raises(FolderError, match=str(path)):
         BlockFolder(path).open()
     kept = KeptFiles(path)
-    assert not kept.tier.takes
+    assert not kept.tier.accepts_writes
     assert str(path) in (kept.tier.problem or "")
     kept.close()
 
@@ -292,6 +292,6 @@ def test_unusable_is_said_once_and_for_all(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     kept = KeptFiles(file)
-    assert kept.tier.take(FolderUnusable("no")) is None
-    assert not kept.tier.takes
+    assert kept.tier.handle_result(FolderUnusable("no")) is None
+    assert not kept.tier.accepts_writes
     kept.close()

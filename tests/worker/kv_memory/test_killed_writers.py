@@ -50,6 +50,6 @@ def test_writers_that_are_killed_leave_only_whole_blocks_or_what_is_seen_to_be_b
         assert bytes_on_disk(path) <= _CAP_BYTES
         for block in list(kept.tree):
             whole += kept.has(block, _BLOCK_BYTES)
-        assert kept.tier.figures.broken == 0, "renamed only when whole, and no machine crashed"
+        assert kept.tier.statistics.broken == 0, "renamed only when whole, and no machine crashed"
         kept.close()
     assert whole > _KILLS

@@ -10,9 +10,9 @@ import pytest
 
 from shared.ids import ModelId
 from worker.link.activity import (
-    MOST_SEQUENCES,
-    ActivityKind,
+    MAX_SEQUENCES,
     ActivityRecord,
+    ActivitySnapshot,
     EngineActivity,
     new_activity_file,
 )
@@ -40,37 +40,37 @@ def record() -> Iterator[ActivityRecord]:
 
 
 def test_a_record_says_nothing_before_anything_was_written(record: ActivityRecord) -> None:
-    assert record.read() == ActivityKind()
+    assert record.read() == ActivitySnapshot()
 
 
 def test_what_was_written_last_is_read(record: ActivityRecord) -> None:
     for work in (_STEP, _LOAD, _TRIAL, _STEP, _TRIAL, _TRIAL, _LOAD, _STEP):
         record.begin(work)
-        assert record.read() == ActivityKind(now=work)
+        assert record.read() == ActivitySnapshot(now=work)
     record.end()
-    assert record.read() == ActivityKind()
+    assert record.read() == ActivitySnapshot()
     record.begin(_STEP)
-    assert record.read() == ActivityKind(now=_STEP)
+    assert record.read() == ActivitySnapshot(now=_STEP)
 
 
 def test_what_is_ahead_and_what_is_prepared_stand_beside_that(record: ActivityRecord) -> None:
     record.begin(_LOAD)
-    record.ask_ahead(_STEP)
+    record.set_ahead(_STEP)
     record.prepare(_TRIAL)
-    assert record.read() == ActivityKind(_LOAD, _STEP, _TRIAL)
-    record.ask_ahead(None)
+    assert record.read() == ActivitySnapshot(_LOAD, _STEP, _TRIAL)
+    record.set_ahead(None)
     record.prepare(None)
-    assert record.read() == ActivityKind(_LOAD)
+    assert record.read() == ActivitySnapshot(_LOAD)
 
 
 def test_of_more_sequences_than_there_is_room_for_the_first_are_kept(
     record: ActivityRecord,
 ) -> None:
-    sequences = tuple(range(MOST_SEQUENCES + 5))
+    sequences = tuple(range(MAX_SEQUENCES + 5))
     record.begin(EngineActivity("step", ModelId("x" * 2000), sequences))
-    record.ask_ahead(_STEP)
+    record.set_ahead(_STEP)
     now, ahead, _ = record.read()
-    assert now is not None and now.sequences == sequences[:MOST_SEQUENCES]
+    assert now is not None and now.sequences == sequences[:MAX_SEQUENCES]
     assert ahead == _STEP
 
 
@@ -79,7 +79,7 @@ def test_a_record_that_is_being_written_leaves_the_one_before(record: ActivityRe
     record.begin(_LOAD)
     record._now._active = 2
     record._now._write(_STEP)
-    assert record.read() == ActivityKind(now=_LOAD)
+    assert record.read() == ActivitySnapshot(now=_LOAD)
 
 
 @pytest.mark.parametrize("garbage", [0x04, 0x7F, 0xFF])
@@ -89,9 +89,9 @@ def test_a_record_that_was_written_over_is_read_without_an_error(
     record.begin(_STEP)
     memory = record._memory
     memory[1 : len(memory)] = bytes([garbage]) * (len(memory) - 1)
-    assert record.read() == ActivityKind()
+    assert record.read() == ActivitySnapshot()
     memory[0] = garbage
-    assert record.read() == ActivityKind()
+    assert record.read() == ActivitySnapshot()
 
 
 def test_a_record_outlives_the_process_that_wrote_it() -> None:
@@ -102,5 +102,5 @@ def test_a_record_outlives_the_process_that_wrote_it() -> None:
     os.close(descriptor)
     assert status == -signal.SIGKILL
     last = EngineActivity("prefill", ModelId("last"), (8, 9))
-    assert record.read() == ActivityKind(last, EngineActivity("step", ModelId("ahead"), (7,)))
+    assert record.read() == ActivitySnapshot(last, EngineActivity("step", ModelId("ahead"), (7,)))
     record.close()

@@ -14,11 +14,11 @@ from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure, StructureKind
 from worker.link.facts import (
     BatchMeasured,
-    CallPiece,
     Fact,
     KVMemoryMeasured,
     Output,
     SequenceMeasured,
+    ToolCallPiece,
 )
 from worker.link.frames import (
     HEADER,
@@ -27,7 +27,7 @@ from worker.link.frames import (
     encode_frame,
     frame_length,
 )
-from worker.link.orders import Calling, Order, Sampling, SentCharacters, Submit
+from worker.link.orders import Order, Sampling, SentCharacters, Submit, ToolCalling
 
 _INTEGERS = st.integers(0, 2**64 - 1)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -65,9 +65,9 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     Sampling: st.deferred(lambda: _messages(Sampling)),
     list[Output]: st.lists(st.deferred(lambda: _messages(Output)), max_size=4),
     SentCharacters: st.deferred(lambda: _messages(SentCharacters)),
-    Calling | None: st.none() | st.deferred(lambda: _messages(Calling)),
+    ToolCalling | None: st.none() | st.deferred(lambda: _messages(ToolCalling)),
     Structure | None: st.none() | st.deferred(lambda: _messages(Structure)),
-    list[CallPiece]: st.lists(st.deferred(lambda: _messages(CallPiece)), max_size=3),
+    list[ToolCallPiece]: st.lists(st.deferred(lambda: _messages(ToolCallPiece)), max_size=3),
     dict[str, Any]: st.dictionaries(st.text(), _JSON, max_size=3),
     Any: _JSON,
     bool: st.booleans(),

@@ -252,16 +252,16 @@ def test_under_pressure_engines_give_back_what_they_keep_but_not_all_the_time(
 ) -> None:
     worker = Guarded()
     worker.holds(150, kv_gb=20)
-    assert [order.requeue for order in worker.told()] == [True]
+    assert [order.release_cached_memory for order in worker.told()] == [True]
     clock.now += 1.9
     worker.look()
     assert worker.told() == []
     clock.now += 0.2
     worker.look()
-    assert [order.requeue for order in worker.told()] == [True]
+    assert [order.release_cached_memory for order in worker.told()] == [True]
     clock.now += 10
     worker.holds(50, kv_gb=20)
-    assert [order.requeue for order in worker.told()] == [False]
+    assert [order.release_cached_memory for order in worker.told()] == [False]
 
 
 def test_above_all_limits_kv_caches_may_take_less_than_they_do(clock: Clock) -> None:

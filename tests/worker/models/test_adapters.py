@@ -8,7 +8,7 @@ import pytest
 
 from shared.errors import ModelError
 from tests.worker.models.model_folders import safetensors, write_adapter, write_model
-from worker.models.adapters import base_of, find_unnamed, inspect_adapter, is_adapter
+from worker.models.adapters import base_of, find_unused_adapters, inspect_adapter, is_adapter
 
 
 def _error(folder: Path) -> str:
@@ -79,8 +79,8 @@ def test_adapters_in_a_models_folder_and_of_it_beside_it_are_found_but_for_the_o
     write_adapter(tmp_path / "other", model="mlx-community/mamba")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "adapter_config.json").write_text("{")
-    assert find_unnamed(model, None) == [inside, beside]
-    assert find_unnamed(model, beside) == [inside]
+    assert find_unused_adapters(model, None) == [inside, beside]
+    assert find_unused_adapters(model, beside) == [inside]
     (model / "adapter_config.json").write_text("{}")
-    assert find_unnamed(model, inside) == [model, beside]
-    assert find_unnamed(write_model(tmp_path / "alone"), None) == []
+    assert find_unused_adapters(model, inside) == [model, beside]
+    assert find_unused_adapters(write_model(tmp_path / "alone"), None) == []

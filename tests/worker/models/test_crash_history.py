@@ -27,7 +27,7 @@ class _Told:
 
     def died(self, requests: str = "", new: str = "", model: ModelId = _MODEL) -> CrashVerdict:
         self.now += 1
-        return self.deaths.died(model, _keys(requests), _keys(new), self.now)
+        return self.deaths.record_crash(model, _keys(requests), _keys(new), self.now)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_two_deaths_without_a_request_in_common_blame_the_model(deaths: tuple[st
     told = _Told()
     first, second = deaths
     assert told.died(first) == CrashVerdict(False, _keys(first))
-    assert told.died(second) == CrashVerdict(fails=True)
+    assert told.died(second) == CrashVerdict(model_failed=True)
 
 
 def test_two_deaths_over_one_request_blame_that_one_alone() -> None:
@@ -70,24 +70,24 @@ def test_after_a_request_was_found_to_be_to_blame_its_deaths_do_not_count() -> N
 def test_a_model_that_ends_engines_over_one_request_after_the_other_is_to_blame() -> None:
     told = _Told()
     for request in "aabb":
-        assert not told.died(request).fails
-    assert told.died("c") == CrashVerdict(fails=True)
+        assert not told.died(request).model_failed
+    assert told.died("c") == CrashVerdict(model_failed=True)
 
 
 def test_deaths_of_one_model_are_not_those_of_another() -> None:
     told = _Told()
-    assert not told.died(model=_MODEL).fails
-    assert not told.died(model=_OTHER).fails
+    assert not told.died(model=_MODEL).model_failed
+    assert not told.died(model=_OTHER).model_failed
     assert (told.deaths.count(_MODEL), told.deaths.count(_OTHER)) == (1, 1)
 
 
 def test_after_ten_minutes_a_death_is_forgotten() -> None:
     told = _Told()
-    assert not told.died().fails
+    assert not told.died().model_failed
     told.now += 10 * _MINUTES
-    assert not told.died().fails
+    assert not told.died().model_failed
     told.now += 9 * _MINUTES
-    assert told.died().fails
+    assert told.died().model_failed
 
 
 def test_a_model_that_was_forgiven_begins_anew() -> None:
@@ -96,21 +96,25 @@ def test_a_model_that_was_forgiven_begins_anew() -> None:
     told.died()
     told.deaths.reset(_MODEL)
     assert told.deaths.count(_MODEL) == 0
-    assert not told.died().fails
+    assert not told.died().model_failed
 
 
 def test_a_request_is_a_suspect_until_somebody_is_found_to_be_to_blame() -> None:
     told = _Told()
     told.died("abc", new="a")
-    assert [told.deaths.suspects(_MODEL, _key(name)) for name in "abcd"] == [True] * 3 + [False]
-    assert not told.deaths.suspects(_OTHER, _key("a"))
+    assert [told.deaths.is_suspect(_MODEL, _key(name)) for name in "abcd"] == [True] * 3 + [False]
+    assert not told.deaths.is_suspect(_OTHER, _key("a"))
     told.died("a")
-    assert not told.deaths.suspects(_MODEL, _key("b"))
+    assert not told.deaths.is_suspect(_MODEL, _key("b"))
 
 
 def test_kills_while_a_model_loads_are_chance_unless_three_come_in_a_row() -> None:
     deaths = CrashHistory()
-    assert not deaths.killed(_MODEL, 1.0).fails
-    assert not deaths.killed(_MODEL, 2.0).fails
+    assert not deaths.record_kill(_MODEL, 1.0).model_failed
+    assert not deaths.record_kill(_MODEL, 2.0).model_failed
     deaths.loaded(_MODEL)
-    assert [deaths.killed(_MODEL, at).fails for at in (3.0, 4.0, 5.0)] == [False, False, True]
+    assert [deaths.record_kill(_MODEL, at).model_failed for at in (3.0, 4.0, 5.0)] == [
+        False,
+        False,
+        True,
+    ]

@@ -62,7 +62,7 @@ class Predicted:
         """Requests come, one for each count."""
         for name, count in counts.items():
             for _ in range(count):
-                self.warming.used(ModelId(name))
+                self.warming.record_request(ModelId(name))
 
     def propose_and_load(self) -> list[ModelId]:
         self.warming.propose_and_load()

@@ -10,7 +10,7 @@ from shared.messages.conversation import Message
 from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, active
 from tests.worker.virtual_time import Clock
-from worker.link.facts import CallPiece, Output, SequenceCached, SequenceMeasured
+from worker.link.facts import Output, SequenceCached, SequenceMeasured, ToolCallPiece
 from worker.link.orders import DropSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest, call_id
 from worker.sessions.store import SessionStore
@@ -68,9 +68,9 @@ def test_calls_and_reasoning_belong_to_what_was_said(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     request = begun(store)
     choice = request.choices[0]
-    head = Output(1, 0, [5], "", reasoning="Hm.", calls=[CallPiece(0, "", "now")])
+    head = Output(1, 0, [5], "", reasoning="Hm.", calls=[ToolCallPiece(0, "", "now")])
     request.advance(choice, head)
-    request.advance(choice, Output(1, 1, [6], "", "tool_calls", calls=[CallPiece(0, "{}")]))
+    request.advance(choice, Output(1, 1, [6], "", "tool_calls", calls=[ToolCallPiece(0, "{}")]))
     store.end(request, answered=True)
     call = {
         "id": call_id(request.key, 0, 0),

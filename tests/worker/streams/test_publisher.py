@@ -8,7 +8,7 @@ import pytest
 
 from shared import subjects
 from shared.bus import Bus, BusMessage
-from shared.clock import awake_or_asleep
+from shared.clock import boottime_s
 from shared.codec import decode
 from shared.ids import BootId, ControllerId
 from shared.inboxes import PROBE_INTERVAL_S
@@ -44,7 +44,7 @@ class Clock:
         self.ahead_s = 0.0
 
     def __call__(self) -> float:
-        return awake_or_asleep() + self.ahead_s
+        return boottime_s() + self.ahead_s
 
 
 class Publishing:

@@ -6,7 +6,7 @@ from typing import Any
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
 from worker.grammar.lark import Rules, literal, token
-from worker.grammar.schemas import moved, with_options
+from worker.grammar.schemas import rebased, with_options
 
 SPACE = r"/[ \n]{1,8}/?"
 _NO_PROPERTIES: Mapping[str, Any] = {}
@@ -42,7 +42,9 @@ def call_schema(
         }
         for key, tool in tools_by_key.items()
     ]
-    schemas = {key: moved(tool.parameters, f"#/$defs/{key}") for key, tool in tools_by_key.items()}
+    schemas = {
+        key: rebased(tool.parameters, f"#/$defs/{key}") for key, tool in tools_by_key.items()
+    }
     return {"anyOf": calls, "$defs": schemas}
 
 

@@ -11,7 +11,7 @@ from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.formats.tags import Tags
 from worker.answer.schema_types import ALL_TYPES, json_types, resolve, type_of
 from worker.grammar.lark import Rules, literal, one_of, pattern
-from worker.grammar.schemas import moved
+from worker.grammar.schemas import rebased
 
 _ANY_KEY = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 
@@ -129,7 +129,7 @@ class TaggedRules:
         self, value: "_Value", kinds: Collection[str], types: Collection[str], end: str
     ) -> str:
         schema = value.schema
-        whole = moved(schema, "#/$defs/root") if isinstance(schema, dict) else schema
+        whole = rebased(schema, "#/$defs/root") if isinstance(schema, dict) else schema
         parts = [whole] if kinds == types else [whole, {"type": sorted(kinds)}]
         json_ = add_json(self._rules, value.name, {"allOf": parts, "$defs": {"root": value.root}})
         return f"{json_} {self._marker(end)}"
