@@ -23,7 +23,7 @@ PARENT_VARIABLE = "CLUSTER_PARENT_PIPE"
 
 
 class StopRequest:
-    """Set when the process must stop. `in_haste`: without draining."""
+    """Set when the process must stop. `immediate`: without draining."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

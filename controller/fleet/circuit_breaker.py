@@ -19,7 +19,7 @@ class CircuitBreaker:
     """Counts the outcomes of the requests that were sent to one worker.
 
     Attributes:
-        opened: how often the breaker opened.
+        times_opened: how often the breaker opened.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -66,7 +66,7 @@ class ListJob:
         """Return a list of which no part is submitted yet.
 
         Args:
-            awake_now: of `shared.clock.awake_or_asleep`.
+            awake_now: of `shared.clock.boottime_s`.
         """
         body = whole.contents
         return cls(

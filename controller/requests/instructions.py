@@ -46,8 +46,8 @@ LeaderOrders = (
 
 
 class SendControlOrder(NamedTuple):
-    """Send an order to a worker. `then` turns the reply, or None if there is none in time, into an
-    event for the machine."""
+    """Send an order to a worker. `to_event` turns the reply, or None if there is none in time, into
+    an event for the machine."""
 
     worker: WorkerId
     order: LeaderOrders

@@ -55,7 +55,7 @@ class RolloutStore:
             raise BusError(f"version {number} cannot be read: {error.message}") from None
 
     async def save_version(self, version: Version) -> None:
-        """Write a new version, and delete the one that is `MOST_KEPT` versions older.
+        """Write a new version, and delete the one that is `MAX_STORED` versions older.
 
         Raises:
             WriteConflict: the version exists already.

@@ -36,7 +36,7 @@ class Ineligibility:
 
     Attributes:
         may_return: the worker may be available again soon, at an unknown time.
-        starts: the worker starts for the first time.
+        is_starting: the worker starts for the first time.
     """
 
     code: str
@@ -72,10 +72,10 @@ class NoRoute(Unavailable):
     """No worker can serve a request now.
 
     Attributes:
-        passes: whether waiting may help: a capable worker is only short of capacity, failed
+        is_temporary: whether waiting may help: a capable worker is only short of capacity, failed
             recently or may be back soon, or no worker has reported yet.
-        returns: whether a capable worker may be back soon, or no worker has reported yet.
-        starts: whether a capable worker starts for the first time.
+        may_return: whether a capable worker may be back soon, or no worker has reported yet.
+        is_starting: whether a capable worker starts for the first time.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ class Candidate:
     """A worker that can serve a request, and how well.
 
     Attributes:
-        kept: the share of the prompt that is cached there.
-        forecast: predicted time to the first token.
+        cached: the share of the prompt that is cached there.
+        ttft: predicted time to the first token.
         load: share of its batch slots that are in use; above 1, requests wait.
     """
 

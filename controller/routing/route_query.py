@@ -25,7 +25,7 @@ class RouteQuery(NamedTuple):
         session, home: session or affinity of the request, and the worker that served its last
             request.
         is_turn: whether `session` is a session, which stays on its worker, and not an affinity.
-        among_others: whether it is one of a list of prompts, which is answered after its last one.
+        is_list_part: whether it is one of a list of prompts, which is answered after its last one.
         abilities: those of `events.ABILITIES` that the model must have on the worker.
         structured: whether it asks for reasoning, tools or a schema, which older workers lack.
     """

@@ -21,7 +21,7 @@ class StreamState:
 
     Attributes:
         connections: number of connections made so far; messages around a new one may be lost.
-        heard: any message of the request was received.
+        received_any: any message of the request was received.
         started: some of the answer was received.
         worker_known: a worker serves the request, or did.
         missing: tokens are known to be missing.

@@ -75,7 +75,7 @@ def select_cluster(found: Sequence[Announcement]) -> Announcement:
     """Return the only cluster.
 
     Raises:
-        SettingsError: as `servers_to_follow`.
+        SettingsError: as `select_servers`.
     """
     if len(found) > 1:
         listed = "".join(f"\n  {format_cluster(each)}" for each in found)

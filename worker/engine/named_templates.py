@@ -39,8 +39,8 @@ class NamedTemplates:
         warnings: sentences about templates that cannot be used.
 
     Args:
+        tokenizer, reasoning, defaults, write_id: see `ChatTemplate`.
         problem: why the tokenizer's template was ignored, if it was.
-        others: see `ChatTemplate`.
     """
 
     def __init__(

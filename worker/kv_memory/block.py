@@ -91,7 +91,7 @@ class Block:
         holders: reference count; while positive, the block stays in the tree.
         users: reference count; while positive, its parts stay in memory and on disk.
         pins: number of pinned sequences with this block; they are evicted last.
-        wishes: number of queued prompts with this block; it is evicted from memory late.
+        prefetches: number of queued prompts with this block; it is evicted from memory late.
     """
 
     key: BlockKey

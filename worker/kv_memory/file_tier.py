@@ -55,7 +55,7 @@ class FileTier:
     Args:
         cap_bytes: maximum disk space of all files.
         daily_bytes: maximum bytes written per day; None for no limit.
-        put: sends a result to the engine thread, which calls `take` with it.
+        put: sends a result to the engine thread, which calls `handle_result` with it.
 
     Attributes:
         held_bytes: disk space of the files, those being written included.

@@ -179,8 +179,8 @@ class DropSequence:
 
 @dataclass(frozen=True, slots=True)
 class LimitMemory:
-    """Limit KV caches to `kv_bytes`, even if the engine's own limit is higher; with `requeue`,
-    MLX's cached buffers are released now."""
+    """Limit KV caches to `kv_bytes`, even if the engine's own limit is higher; with
+    `release_cached_memory` MLX's cached buffers are released now."""
 
     kv_bytes: int | None
     release_cached_memory: bool = False

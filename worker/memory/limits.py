@@ -94,7 +94,7 @@ def affordable_copies(free_bytes: int, copy_bytes: int, max_copies: int) -> int:
 
     Args:
         free_bytes: free memory before any copy is loaded.
-        most: maximum number of copies.
+        max_copies: maximum number of copies.
     """
     spare = _SHARE_FOR_COPIES * max(0, free_bytes - copy_bytes)
     return max(1, min(max_copies, 1 + int(spare // max(1, copy_bytes))))

@@ -44,7 +44,7 @@ class Blob:
     Attributes:
         done_bytes: progress; any thread may read it while another one runs `fetch`. Begins at 0
             even if a part was downloaded before, which is read first, for the checksum.
-        came_from: received bytes by sender.
+        bytes_by_source: received bytes by sender.
     """
 
     def __init__(self, file: HubFile, listing: Listing, contents: Path, lock: Path) -> None:

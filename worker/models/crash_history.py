@@ -46,7 +46,7 @@ class CrashVerdict(NamedTuple):
     """The conclusion from one more crash.
 
     Attributes:
-        fails: the model is to blame, and must not be loaded again.
+        model_failed: the model is to blame, and must not be loaded again.
         suspects: the requests that may be to blame instead.
     """
 

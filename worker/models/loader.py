@@ -42,7 +42,7 @@ class ModelLoader:
 
     Attributes:
         ask_peers: returns what other workers have of a model; None if they are not asked.
-        deaths: the engine crashes of each model.
+        crash_history: the engine crashes of each model.
     """
 
     def __init__(
