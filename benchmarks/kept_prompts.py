@@ -11,7 +11,7 @@ from benchmarks.engine_alone import sampling
 from shared.ids import ModelId
 from worker.engine.cache_blocks import BlockCodec
 from worker.engine.caches import Cache
-from worker.engine.kv_memory import KVMemory, KVMemorySettings
+from worker.engine.kv_memory import KVMemory, PrefixCacheLimits
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PendingPrefill, PrefillJob, PrefillRow
 from worker.engine.prefix_cache import PrefixCache
@@ -40,7 +40,7 @@ class KeptPrompts:
 
     def __init__(self, model: LoadedModel, folder: Path, bits: int | None) -> None:
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        settings = KVMemorySettings(
+        settings = PrefixCacheLimits(
             block_tokens=_BLOCK_TOKENS, path=folder, disk_bytes=_DISK_BYTES, bits=bits
         )
         self._memory = KVMemory(settings, self._results.put)

@@ -20,9 +20,10 @@ _ADJUSTED_EVERY = 10
 
 
 class BatchTarget:
-    """The number of dispatches for one worker that are worth waiting for: lowered while they wait
-    longer for each other than the worker takes to answer, raised while they wait less than half as
-    long.
+    """The number of dispatches for one worker that are worth waiting for.
+
+    It is lowered while the hold is longer than the time the worker takes to answer, and raised
+    while the hold is less than half of that time.
 
     Attributes:
         size: a message is sent when it has this many dispatches.
@@ -49,7 +50,7 @@ class BatchTarget:
             self.size = min(self._max_size, self.size + 1)
 
 
-class DispatchBatching:
+class DispatchHoldTimer:
     """When the held dispatches of one lane are sent.
 
     The first dispatch after some quiet is sent at once; high priority, too, together with all that

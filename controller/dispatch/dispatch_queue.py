@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controller.dispatch.dispatch_batching import PAUSE_S, BatchTarget, DispatchBatching
+from controller.dispatch.dispatch_batching import PAUSE_S, BatchTarget, DispatchHoldTimer
 from controller.requests.deadlines import Deadlines
 from controller.requests.instructions import SendDispatches
 from controller.requests.metrics import Totals
@@ -62,7 +62,7 @@ class _Worker:
 @dataclass(slots=True, eq=False)
 class _Lane:
     worker: _Worker
-    batching: DispatchBatching
+    batching: DispatchHoldTimer
     held: "list[_Entry]" = field(default_factory=list)
 
 
@@ -220,7 +220,7 @@ class DispatchQueue:
     def _lane(self, worker: _Worker, model: ModelId) -> _Lane:
         lane = worker.lanes.get(model)
         if lane is None:
-            lane = _Lane(worker, DispatchBatching(self._settings, worker.target))
+            lane = _Lane(worker, DispatchHoldTimer(self._settings, worker.target))
             worker.lanes[model] = lane
         return lane
 

@@ -27,8 +27,8 @@ from shared.messages.request_events import TokensEmitted
 from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 
-_MAX_CRASHES = 2
-"""Maximum engine crashes per request."""
+_MAX_CRASHES_PER_REQUEST = 2
+"""A request ends after this many engine crashes of which it may be the cause."""
 _STARTS_WITHIN_S = 60.0
 """Maximum wait for a worker that starts. The wait ends when its engine runs: a model that is still
 loading accepts requests."""
@@ -251,7 +251,7 @@ class Dispatcher:
         """Start another attempt after a failed one, which continues the answer; end the request if
         no further attempt is allowed."""
         now = self._out.now
-        if request.crashes >= _MAX_CRASHES:
+        if request.crashes >= _MAX_CRASHES_PER_REQUEST:
             code = "request_crashes_engine"
             error = StreamError.of(code, ERROR_CODES[code].meaning)
         delay_s = self._delay_s(request, error)

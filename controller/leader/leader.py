@@ -17,17 +17,17 @@ from controller.requests.events import (
     Event,
     LinkRestored,
     RequestsReported,
-    TimePassed,
+    TimerFired,
 )
 from controller.requests.instructions import (
     AnswerQuery,
     Instruction,
-    Log,
     ReplyToEvent,
     SendControlOrder,
     SendDispatches,
     SendToClient,
     SendToListRunner,
+    WriteLog,
 )
 from shared import subjects
 from shared.bus import Bus, BusMessage, Subscription
@@ -156,7 +156,7 @@ class Leader:
             if is_linked and (await self._confirm() or time.monotonic() >= until):
                 self._stalls = self._link.stalls
                 self.handle(LinkRestored())
-                self.handle(TimePassed())  # deferred, too: after all that arrived meanwhile
+                self.handle(TimerFired())  # deferred, too: after all that arrived meanwhile
                 deferred, self._deferred = self._deferred, []
                 for act in deferred:
                     self._when_confirmed(act)
@@ -199,7 +199,7 @@ class Leader:
                     self._tasks.start(self._send_order(worker, subject, payload, then))
             case AnswerQuery(reply, state):
                 self._send(reply, encode(state))
-            case Log(level, text, fields):
+            case WriteLog(level, text, fields):
                 logger.log(level, text, extra=dict(fields))
             case SendToListRunner():
                 if self._list_runner.idle:
@@ -262,7 +262,7 @@ class Leader:
             await asyncio.sleep(TICK_S)
 
     def _set_timer(self) -> None:
-        """Schedule `TimePassed`. A timer that fires too early is harmless, so events do not
+        """Schedule `TimerFired`. A timer that fires too early is harmless, so events do not
         postpone it."""
         at = self.machine.next_due
         if at >= self._timer_at:
@@ -279,10 +279,10 @@ class Leader:
         if late_s > _LATE_S:
             self._tasks.start(self._read_replies_first())
         else:
-            self.handle(TimePassed())
+            self.handle(TimerFired())
 
     async def _read_replies_first(self) -> None:
         """Handle unread messages of workers before the timer: after a round trip they have been
         read. Otherwise a client could receive a waiting status after its terminal message."""
         await self._link.check()
-        self.handle(TimePassed())
+        self.handle(TimerFired())

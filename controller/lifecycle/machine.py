@@ -156,7 +156,7 @@ class RequestMachine:
 
     @property
     def next_due(self) -> float:
-        """When `TimePassed` is due, at the latest."""
+        """When `TimerFired` is due, at the latest."""
         return min(self._timers.next_at, self._queue.next_at, self._starts_at)
 
     def find(self, key: RequestKey) -> ClientRequest | None:
@@ -192,7 +192,7 @@ class RequestMachine:
             case events.DispatchesAnswered():
                 outcomes = self._queue.answered(event.number, event.reply, now)
                 self._dispatcher.on_outcomes(outcomes)
-            case events.TimePassed():
+            case events.TimerFired():
                 self._on_time_passed()
             case events.WorkerReported():
                 self._dispatcher.clear_unresponsive(event.worker)

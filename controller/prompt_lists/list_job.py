@@ -27,7 +27,7 @@ _PROGRESS: tuple[StatusName | None, ...] = (
 
 
 @dataclass(slots=True, eq=False)
-class ListJob:
+class PromptListJob:
     """
     Attributes:
         whole: the request of the client.
@@ -62,7 +62,9 @@ class ListJob:
     unfinished: set[int] = field(default_factory=set)
 
     @classmethod
-    def start(cls, whole: ClientRequest, parts: list[ListPart], awake_now: float) -> "ListJob":
+    def start(
+        cls, whole: ClientRequest, parts: list[ListPart], awake_now: float
+    ) -> "PromptListJob":
         """Return a list of which no part is submitted yet.
 
         Args:

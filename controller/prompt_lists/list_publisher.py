@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from controller.prompt_lists.list_job import ListJob
+from controller.prompt_lists.list_job import PromptListJob
 from shared.clock import boottime_s
 from shared.messages.stream import Done, Failed, StreamMessage, encode, encode_multiplexed
 
@@ -26,16 +26,16 @@ class ListPublisher:
         self._publish = publish
         self._probes = probes
         self.max_bytes = max_bytes
-        self._outgoing: list[tuple[ListJob, StreamMessage, Sequence[str]]] = []
+        self._outgoing: list[tuple[PromptListJob, StreamMessage, Sequence[str]]] = []
 
-    def add(self, job: ListJob, message: StreamMessage, inboxes: Sequence[str]) -> None:
+    def add(self, job: PromptListJob, message: StreamMessage, inboxes: Sequence[str]) -> None:
         """Publish a message to inboxes at the next `flush`."""
         self._outgoing.append((job, message, inboxes))
 
     def flush(self) -> None:
         """Publish all messages; to an inbox that accepts multiplexed messages many at once."""
         outgoing, self._outgoing = self._outgoing, []
-        multiplexed: defaultdict[str, list[tuple[ListJob, StreamMessage]]] = defaultdict(list)
+        multiplexed: defaultdict[str, list[tuple[PromptListJob, StreamMessage]]] = defaultdict(list)
         for job, message, inboxes in outgoing:
             for inbox in inboxes:
                 if job.multiplex:
@@ -47,7 +47,7 @@ class ListPublisher:
                 self._publish_multiplexed(inbox, queued[begin : begin + _MAX_PER_MESSAGE])
 
     def _publish_multiplexed(
-        self, inbox: str, batch: Sequence[tuple[ListJob, StreamMessage]]
+        self, inbox: str, batch: Sequence[tuple[PromptListJob, StreamMessage]]
     ) -> None:
         payload = encode_multiplexed([message for _, message in batch])
         if len(payload) <= self.max_bytes:
@@ -57,7 +57,7 @@ class ListPublisher:
             payload = encode(message, multiplex=True)
             self._publish(inbox, payload, self._probe(inbox, [(job, message)]))
 
-    def _probe(self, inbox: str, batch: Iterable[tuple[ListJob, StreamMessage]]) -> str:
+    def _probe(self, inbox: str, batch: Iterable[tuple[PromptListJob, StreamMessage]]) -> str:
         """Return the reply subject of a probe if one is due, else an empty one."""
         now = boottime_s()
         due = [

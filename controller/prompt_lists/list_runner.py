@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller.prompt_lists.list_job import ListJob
+from controller.prompt_lists.list_job import PromptListJob
 from controller.prompt_lists.list_parts import ListPart, part_request, split
 from controller.prompt_lists.list_publisher import ListPublisher
 from controller.requests.client_messages import state_name
@@ -91,8 +91,8 @@ class PromptListRunner:
         self._connections = connections
         self._connection = connections()
         self._grace_until = 0.0
-        self._jobs: dict[RequestKey, ListJob] = {}
-        self._parts: dict[RequestId, tuple[ListJob, ListPart]] = {}
+        self._jobs: dict[RequestKey, PromptListJob] = {}
+        self._parts: dict[RequestId, tuple[PromptListJob, ListPart]] = {}
 
     @property
     def idle(self) -> bool:
@@ -116,7 +116,7 @@ class PromptListRunner:
 
     def _serve(self, whole: ClientRequest) -> None:
         _, max_slots = self._capacity(whole)
-        job = ListJob.start(whole, split(whole, max_slots), boottime_s())
+        job = PromptListJob.start(whole, split(whole, max_slots), boottime_s())
         self._jobs[whole.key] = job
         self._advance(job)
         self._publisher.flush()
@@ -184,7 +184,7 @@ class PromptListRunner:
         except DecodeError as error:
             logger.error("a message about a part of a list cannot be decoded: %s", error.message)
             return
-        changed: dict[ListJob, None] = {}
+        changed: dict[PromptListJob, None] = {}
         for each in messages:
             job, part = self._parts.get(each.request_id or RequestId(""), (None, None))
             if job is not None and part is not None and part.request is not None:
@@ -199,7 +199,7 @@ class PromptListRunner:
 
     # Parts.
 
-    def _advance(self, job: ListJob) -> None:
+    def _advance(self, job: PromptListJob) -> None:
         """Submit as many parts as capacity allows, in order."""
         now = time.monotonic()
         if job.waiting and now - job.counted_at >= _COUNT_CAPACITY_S:
@@ -219,7 +219,7 @@ class PromptListRunner:
             job.waiting.pop(0)
             self._submit_part(job, part)
 
-    def _submit_part(self, job: ListJob, part: ListPart) -> None:
+    def _submit_part(self, job: PromptListJob, part: ListPart) -> None:
         now = time.monotonic()
         part.request = request = part_request(job.whole, part, self._inbox, now)
         part.assembler = Assembler(request.request_id, choices=part.choices)
@@ -227,7 +227,7 @@ class PromptListRunner:
         self._parts[request.request_id] = job, part
         self._submit(Published(request))
 
-    def _recover(self, job: ListJob, part: ListPart, now: float) -> None:
+    def _recover(self, job: PromptListJob, part: ListPart, now: float) -> None:
         """Request missing messages of the stream of a part."""
         request, assembler, recovery = part.request, part.assembler, part.recovery
         if job.end is not None or request is None:
@@ -253,7 +253,7 @@ class PromptListRunner:
         elif step is not None:  # published again, its stream is sent from the start, or it reruns
             self._submit(Published(part_request(job.whole, part, self._inbox, now)))
 
-    def _on_part_message(self, job: ListJob, part: ListPart, message: StreamMessage) -> None:
+    def _on_part_message(self, job: PromptListJob, part: ListPart, message: StreamMessage) -> None:
         assert part.assembler is not None and part.recovery is not None
         part.recovery.on_message(time.monotonic())
         if isinstance(message, Failed):
@@ -287,20 +287,20 @@ class PromptListRunner:
         known = self._find(part.request.key) or part.request
         return known.state == "running" or (known.ended and known.succeeded)
 
-    def _begin(self, job: ListJob) -> None:
+    def _begin(self, job: PromptListJob) -> None:
         """A worker accepted a part of the list."""
         if not job.begun:
             job.begun = True
             self._send(job, job.accepted_status())
 
-    def _close_part(self, job: ListJob, part: ListPart) -> None:
+    def _close_part(self, job: PromptListJob, part: ListPart) -> None:
         """Ignore further messages of a part, and let other parts be submitted."""
         if part.request is not None:
             self._parts.pop(part.request.request_id, None)
             part.request = None
         job.rejected, job.not_before = None, 0.0
 
-    def _fail_part(self, job: ListJob, part: ListPart, error: StreamError) -> None:
+    def _fail_part(self, job: PromptListJob, part: ListPart, error: StreamError) -> None:
         """A part failed, and no worker has it any more: submit it again later, or end it."""
         now = time.monotonic()
         has_output = any(job.next_index[number] for number in part.numbers)
@@ -333,7 +333,7 @@ class PromptListRunner:
         self._end_choices(job, part, "error", part.error)
 
     def _drop_waiting(
-        self, job: ListJob, reason: FinishReason, error: StreamError | None = None
+        self, job: PromptListJob, reason: FinishReason, error: StreamError | None = None
     ) -> None:
         """End the parts that are not submitted."""
         numbers, job.waiting = job.waiting, []
@@ -342,7 +342,7 @@ class PromptListRunner:
             self._end_choices(job, part, reason, part.error)
 
     def _end_choices(
-        self, job: ListJob, part: ListPart, reason: FinishReason, error: StreamError | None
+        self, job: PromptListJob, part: ListPart, reason: FinishReason, error: StreamError | None
     ) -> None:
         """Send a finish reason for each choice of a part that has none."""
         part.answered = True
@@ -354,7 +354,7 @@ class PromptListRunner:
 
     # The client's stream.
 
-    def _end_if_answered(self, job: ListJob) -> None:
+    def _end_if_answered(self, job: PromptListJob) -> None:
         if job.end is not None or not job.is_answered:
             return
         if all(part.error is not None for part in job.parts):
@@ -363,7 +363,7 @@ class PromptListRunner:
             return
         self._end(job, job.done())
 
-    def _end(self, job: ListJob, end: Done | Failed) -> None:
+    def _end(self, job: PromptListJob, end: Done | Failed) -> None:
         max_bytes = self._publisher.max_bytes
         if isinstance(end, Done) and len(payload := encode(end)) > max_bytes:
             message = f"the answer has {len(payload)} bytes, more than the maximum of a message"
@@ -378,7 +378,7 @@ class PromptListRunner:
                 self._submit(EndRequests(request.key, end.error))
         self._submit(ListEnded(job.whole.key, end))
 
-    def _send(self, job: ListJob, message: StreamMessage) -> None:
+    def _send(self, job: PromptListJob, message: StreamMessage) -> None:
         """Send a status or a chunk to all inboxes, if the client streams."""
         job.sent_at = time.monotonic()
         if job.streams:

@@ -107,12 +107,12 @@ class ShutdownBegan(NamedTuple):
     """The leader shuts down: requests that no worker has yet stay here, to be transferred."""
 
 
-class TimePassed(NamedTuple):
-    """A deadline of the machine has passed."""
+class TimerFired(NamedTuple):
+    """The timer fired: deadlines of the machine may have passed."""
 
 
 Event = (
     Published | Transferred | Queried | WorkerReported | WorkerGone | WorkerClaimed
     | ContentsReceived | DispatchesAnswered | RequestsReported | HistoryReceived | ListEnded
-    | EndRequests | LinkRestored | ShutdownBegan | TimePassed
+    | EndRequests | LinkRestored | ShutdownBegan | TimerFired
 )  # fmt: skip

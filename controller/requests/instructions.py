@@ -69,7 +69,7 @@ class SendToListRunner(NamedTuple):
     error: StreamError | None = None
 
 
-class Log(NamedTuple):
+class WriteLog(NamedTuple):
     """Write a log line; `fields` are its structured fields."""
 
     level: int
@@ -78,7 +78,7 @@ class Log(NamedTuple):
 
 
 Instruction = (
-    SendToClient | SendDispatches | SendControlOrder | AnswerQuery | SendToListRunner | Log
+    SendToClient | SendDispatches | SendControlOrder | AnswerQuery | SendToListRunner | WriteLog
 )
 
 
@@ -154,7 +154,7 @@ class Instructions:
                 "model": request.model,
                 "worker": request.worker,
             }
-        self.add(Log(level, text, fields))
+        self.add(WriteLog(level, text, fields))
 
     def info(
         self, text: str, request: ClientRequest | None = None, code: str | None = None

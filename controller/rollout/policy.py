@@ -41,7 +41,7 @@ class PendingSwitch:
 
 
 @dataclass(slots=True)
-class RolloutProgress:
+class UnstoredRolloutState:
     """State of the leader that is not stored; a new leader starts with a new one.
 
     Attributes:
@@ -86,7 +86,7 @@ def on_trial(state: RolloutState) -> frozenset[WorkerId]:
 def decide(
     state: RolloutState,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: RolloutProgress,
+    progress: UnstoredRolloutState,
     now: float,
 ) -> RolloutDecision:
     """Return the next state and orders.
@@ -116,7 +116,7 @@ def record_order(
     state: RolloutState,
     order: SwitchVersion,
     report: WorkerReport,
-    progress: RolloutProgress,
+    progress: UnstoredRolloutState,
     now: float,
 ) -> None:
     """Record in `progress` that an order is sent."""
@@ -128,7 +128,7 @@ def record_order(
 def _next_phase(
     rollout: Rollout,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: RolloutProgress,
+    progress: UnstoredRolloutState,
     now: float,
 ) -> Rollout:
     """Return the roll-out in its next phase if it is time, else unchanged."""
@@ -181,7 +181,7 @@ def _next_phase(
 
 
 def _lacks_reports(
-    rollout: Rollout, reports: Mapping[WorkerId, WorkerReport], progress: RolloutProgress
+    rollout: Rollout, reports: Mapping[WorkerId, WorkerReport], progress: UnstoredRolloutState
 ) -> bool:
     """Whether a new leader must wait for reports of workers that have the version."""
     return not progress.all_reported and any(worker not in reports for worker in rollout.given)
@@ -190,7 +190,7 @@ def _lacks_reports(
 def _find_failure(
     rollout: Rollout,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: RolloutProgress,
+    progress: UnstoredRolloutState,
     now: float,
 ) -> str | None:
     """Return why a worker failed to switch to the version; None if none did."""
@@ -218,7 +218,7 @@ def _find_failure(
 def _remove_completed(
     state: RolloutState,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: RolloutProgress,
+    progress: UnstoredRolloutState,
     now: float,
 ) -> None:
     is_forward = state.rollout is not None and state.rollout.phase in ("applying", "baking")
@@ -241,7 +241,7 @@ def _newly_failed(report: WorkerReport, order: PendingSwitch) -> bool:
 def _orders(
     state: RolloutState,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: RolloutProgress,
+    progress: UnstoredRolloutState,
     at_once: int,
 ) -> list[SwitchVersion]:
     capacity = at_once - len(progress.pending)

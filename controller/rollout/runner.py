@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from controller.fleet.registry import Registry
 from controller.leader.election import LeaderElection
 from controller.rollout.policy import (
-    RolloutProgress,
     SwitchVersion,
+    UnstoredRolloutState,
     change_rollout,
     decide,
     on_trial,
@@ -116,7 +116,7 @@ class RolloutRunner:
         self._subscribed_at = math.inf
         self._last_read_at = -math.inf
         self._has_state = False
-        self._progress = RolloutProgress()
+        self._progress = UnstoredRolloutState()
         self._yaml: dict[int, str | None] = {0: None}
         self._measured_at = 0.0
         self._lock = asyncio.Lock()
@@ -182,7 +182,7 @@ class RolloutRunner:
         """Return the state; read from JetStream once per term, and again after an error."""
         if self._state is None:
             self._state = await self._store.state()
-            self._progress = RolloutProgress()
+            self._progress = UnstoredRolloutState()
             await self._follow(self._state)
         return self._state
 

@@ -32,8 +32,8 @@ cached, and random ones: two random workers are nearly as good a choice as all (
 _MAX_CACHING = 4
 _MUCH_SLOWER = 1.5
 _MUCH_SLOWER_MS = 250.0
-"""A session leaves its worker, and a list of prompts skips a worker, if the shortest predicted TTFT
-is shorter by more than both."""
+"""A session leaves its worker, and a list of prompts skips a worker, whose predicted TTFT is more
+than 1.5 times the shortest one plus 250 ms."""
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import orjson
 
 from shared.cli.options import json_option, prints_errors
 from shared.cli.wait_notice import wait_notice
-from shared.discovery.announcement import Announcement
+from shared.discovery.announcement import ClusterAnnouncement
 from shared.discovery.finder import discovering
 from shared.discovery.selection import format_cluster
 
@@ -49,7 +49,7 @@ def command(seconds: float, interfaces: tuple[str, ...], as_json: bool) -> None:
         )
 
 
-async def _listen(seconds: float, interfaces: tuple[str, ...]) -> list[Announcement]:
+async def _listen(seconds: float, interfaces: tuple[str, ...]) -> list[ClusterAnnouncement]:
     async with discovering(interfaces) as finder, wait_notice(f"Listening for {seconds:g} s ..."):
         await asyncio.sleep(seconds)
         return finder.clusters

@@ -32,7 +32,7 @@ class _Properties(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class ClusterAnnouncement:
     """
     Attributes:
         cluster: its name, for people.
@@ -65,7 +65,7 @@ class Announcement:
 
 def read_announcement(
     properties: Mapping[bytes, bytes | None], addresses: Sequence[str], port: int
-) -> Announcement | None:
+) -> ClusterAnnouncement | None:
     """Return a received announcement; None if it is invalid, or of another protocol version.
 
     Args:
@@ -80,7 +80,7 @@ def read_announcement(
     if valid.protocol != PROTOCOL or not (servers or addresses):
         return None
     own = [f"nats://{_in_url(address)}:{port}" for address in addresses]
-    return Announcement(
+    return ClusterAnnouncement(
         cluster=name_from(valid.cluster),
         id=valid.id,
         access=valid.access,

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import psutil
 
-from shared.discovery.announcement import SERVICE_TYPE, Announcement
+from shared.discovery.announcement import SERVICE_TYPE, ClusterAnnouncement
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def announced(
-    announcement: Announcement, name: str, interfaces: Sequence[str]
+    announcement: ClusterAnnouncement, name: str, interfaces: Sequence[str]
 ) -> AsyncIterator[None]:
     """Announce the cluster while the context is open. A failure is only logged.
 

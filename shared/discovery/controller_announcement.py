@@ -8,11 +8,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from shared.bus import ServerInfo
-from shared.discovery.announcement import Access, Announcement
+from shared.discovery.announcement import Access, ClusterAnnouncement
 from shared.settings.nats import NatsSettings
 
 
-def announcement_of(settings: NatsSettings, server: ServerInfo) -> Announcement | None:
+def announcement_of(settings: NatsSettings, server: ServerInfo) -> ClusterAnnouncement | None:
     """Return the announcement; None if only this machine can reach the server.
 
     Args:
@@ -22,7 +22,7 @@ def announcement_of(settings: NatsSettings, server: ServerInfo) -> Announcement 
     if not remote and not _is_wildcard(server.host):
         return None
     authority = _fingerprint(settings)
-    return Announcement(
+    return ClusterAnnouncement(
         cluster=server.cluster or server.name,
         id=authority or server.cluster or server.id,
         access=_access(settings, server),

@@ -6,7 +6,7 @@ import ipaddress
 import logging
 from collections.abc import AsyncIterator, Sequence
 
-from shared.discovery.announcement import SERVICE_TYPE, Announcement, read_announcement
+from shared.discovery.announcement import SERVICE_TYPE, ClusterAnnouncement, read_announcement
 
 logger = logging.getLogger(__name__)
 
@@ -20,15 +20,15 @@ class Finder:
     """The clusters that are announced now."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, Announcement] = {}
+        self._by_name: dict[str, ClusterAnnouncement] = {}
 
     @property
-    def clusters(self) -> list[Announcement]:
+    def clusters(self) -> list[ClusterAnnouncement]:
         """One announcement per cluster, sorted by name."""
         each = {announcement.id: announcement for announcement in self._by_name.values()}
         return sorted(each.values(), key=lambda found: (found.cluster, found.id))
 
-    def add(self, name: str, announcement: Announcement | None) -> None:
+    def add(self, name: str, announcement: ClusterAnnouncement | None) -> None:
         if announcement is not None and len(self._by_name) < _MAX_NAMES:
             self._by_name[name] = announcement
 

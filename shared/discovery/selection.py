@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from shared.discovery.announcement import Announcement
+from shared.discovery.announcement import ClusterAnnouncement
 from shared.discovery.finder import Finder, discovering
 from shared.errors import SettingsError
 from shared.settings.nats import DiscoverySettings, NatsSettings
@@ -51,9 +51,9 @@ async def select_servers(
 
 async def _wait_for_clusters(
     finder: Finder, local: str, notify: Callable[[str], None]
-) -> Sequence[Announcement]:
+) -> Sequence[ClusterAnnouncement]:
     """Return the clusters once there are some; none once the local server listens."""
-    before: Sequence[Announcement] | None = None
+    before: Sequence[ClusterAnnouncement] | None = None
     notified = False
     while True:
         await asyncio.sleep(_POLL_S)
@@ -71,7 +71,7 @@ async def _wait_for_clusters(
         before = now
 
 
-def select_cluster(found: Sequence[Announcement]) -> Announcement:
+def select_cluster(found: Sequence[ClusterAnnouncement]) -> ClusterAnnouncement:
     """Return the only cluster.
 
     Raises:
@@ -99,7 +99,7 @@ def select_cluster(found: Sequence[Announcement]) -> Announcement:
             )
 
 
-def format_cluster(found: Announcement) -> str:
+def format_cluster(found: ClusterAnnouncement) -> str:
     """Return a line for people."""
     return f"{found.cluster} ({found.access}) at {', '.join(found.servers)}"
 

@@ -67,14 +67,14 @@ class ResendState(InternalMessage):
     message: str | None = None
 
 
-class LeaderOrder(InternalMessage):
+class FencedOrder(InternalMessage):
     """An order of the leader. Its `term` fences: a worker rejects terms below that of the leader
     that claimed it. Orders of operators have no term."""
 
     term: Count | None = None
 
 
-class CancelRequest(LeaderOrder):
+class CancelRequest(FencedOrder):
     """Cancels one attempt of a request; -1 cancels any.
 
     `silent`: the client gets no message, because another attempt continues.
@@ -87,7 +87,7 @@ class CancelRequest(LeaderOrder):
     silent: bool = False
 
 
-class AttachStream(LeaderOrder):
+class AttachStream(FencedOrder):
     """Sends a stream, also an ended one, to one more inbox, from index 0 on."""
 
     verb: Literal["attach"] = "attach"
@@ -130,7 +130,7 @@ class DrainWorker(InternalMessage):
     restart: bool = False
 
 
-class ConfigureWorker(LeaderOrder):
+class ConfigureWorker(FencedOrder):
     """Applies a version of cluster.yaml: at once if possible; otherwise the worker drains as after
     `DrainWorker`, and restarts. The reply says which.
 
@@ -156,7 +156,7 @@ class SettingChange(InternalPart):
     after: Any = None
 
 
-class ClaimWorker(LeaderOrder):
+class ClaimWorker(FencedOrder):
     """From now on the worker accepts work from this leader only, and reports all requests to it;
     the reply lists the requests. A leader that may have missed reports claims again.
 
@@ -177,7 +177,7 @@ class RequestRef(InternalPart):
     attempt: int
 
 
-class TellContents(LeaderOrder):
+class TellContents(FencedOrder):
     """Queries bodies and tokens of requests that a claim listed. The reply has as many of the first
     ones as fit into a message."""
 
@@ -199,7 +199,7 @@ class TellKept(InternalMessage):
     verb: Literal["kept"] = "kept"
 
 
-class SessionOrder(LeaderOrder):
+class SessionOrder(FencedOrder):
     """An order about one session of a client."""
 
     client: ClientName

@@ -15,8 +15,8 @@ class KeptPrefixes(InternalMessage):
     """The cached prefixes of a worker, so that requests with the same prefix are routed to it.
 
     At most 500 links of the chains of `shared/messages/prefixes.py` and 500 sessions, the most
-    recently used ones, as hexadecimal digits. Every 5 s the changes, or `whole` in reply to the
-    order `kept`.
+    recently used ones, as hexadecimal digits. A worker publishes the changes every 5 s,
+    and everything (`whole`) in reply to the order `TellKept`.
 
     Attributes:
         number: of this message; a controller that missed one queries the whole.

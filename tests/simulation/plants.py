@@ -131,7 +131,7 @@ PLANTS = (
     Plant("choice", "an attempt goes on a token too early",
           "controller.requests.answer_progress:AnswerProgress.continuation", _loses_a_token),
     Plant("choice", "tokens of a list are told wrong",
-          "controller.prompt_lists.list_job:ListJob.chunk", _one_more),
+          "controller.prompt_lists.list_job:PromptListJob.chunk", _one_more),
     Plant("turns at once", "a turn does not wait for the one before",
           "controller.requests.session_turns:SessionTurns.is_next", _always(True)),
     Plant("after it was replaced", "a leader that was away goes on as if it had not been",

@@ -11,8 +11,8 @@ from shared.messages.control import (
     ClaimedRequest,
     ConfigureWorker,
     ControlReply,
+    FencedOrder,
     ForgetSession,
-    LeaderOrder,
     ListModels,
     PinSession,
     RequestRef,
@@ -176,7 +176,7 @@ async def test_what_the_leader_before_sends_is_refused(agent: RunningAgent) -> N
     await agent.claim(HEIR)
     origin = {"request_id": stream.dispatch.request_id, "client": CLIENT}
     session = {"client": CLIENT, "session_id": "s"}
-    orders: dict[str, LeaderOrder] = {
+    orders: dict[str, FencedOrder] = {
         "cancel": CancelRequest(**origin, term=old),
         "attach": AttachStream(**origin, attempt=0, inbox=agent.wire.new_inbox(), term=old),
         "contents": TellContents(requests=[ref(stream)], term=old),

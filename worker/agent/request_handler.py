@@ -22,8 +22,8 @@ from shared.messages.control import (
     ControlOrder,
     ControlReply,
     DrainWorker,
+    FencedOrder,
     ForgetSession,
-    LeaderOrder,
     ListModels,
     ListSessions,
     LoadModel,
@@ -192,7 +192,7 @@ class RequestHandler:
         verb = subjects.parse_worker_control(message.subject)
         try:
             order = decode(CONTROL_ORDERS[verb], message.payload)
-            if isinstance(order, LeaderOrder):
+            if isinstance(order, FencedOrder):
                 self._claim.check(order.term)
             reply = self._carry_out(order)
         except KeyError:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from worker.answer.constraint import Constraint
 from worker.answer.control import without_noncharacters
-from worker.answer.delta import Delta
+from worker.answer.delta import AnswerDelta
 from worker.answer.parser import AnswerParser, Channel
 from worker.answer.sent import DeliveredFilter, DeliveredText
 from worker.answer.text import CONTEXT_TOKENS, Decode, Detokenizer, StopScanner
@@ -45,7 +45,7 @@ class Answer:
         self._control = control
         self._scanner = StopScanner(stop_strings)
         self._filter = DeliveredFilter(sent)
-        self._pending = Delta()
+        self._pending = AnswerDelta()
         self._context = list(prompt_ids[-CONTEXT_TOKENS:])
         self._detokenizer = Detokenizer(decode, self._context)
         self.reasoning_tokens = 0
@@ -94,14 +94,14 @@ class Answer:
         for token_id in token_ids:
             self._pending += self._push(token_id)
 
-    def push(self, token_id: int) -> Delta:
+    def push(self, token_id: int) -> AnswerDelta:
         """Return what this token made certain, without what was sent before."""
         return self._with_pending(self._push(token_id))
 
-    def finish(self, end_id: int | None = None) -> Delta:
+    def finish(self, end_id: int | None = None) -> AnswerDelta:
         """Return the rest at the end of the answer; `end_id` is the token that ended it."""
         if self.stopped:
-            return self._with_pending(Delta())
+            return self._with_pending(AnswerDelta())
         text = self._plain(self._detokenizer.finish())
         if end_id is not None:
             text += self._control.get(end_id, "")
@@ -112,9 +112,9 @@ class Answer:
             delta.text += self._scanner.finish()
         return self._with_pending(self._filter.unsent(delta))
 
-    def _push(self, token_id: int) -> Delta:
+    def _push(self, token_id: int) -> AnswerDelta:
         if self.stopped:
-            return Delta()
+            return AnswerDelta()
         before = self.channel
         if self.constraint is not None:
             self.constraint.advance(token_id)
@@ -124,8 +124,8 @@ class Answer:
             self.constraint.update(self.channel, self.reasoning_tokens)
         return self._filter.unsent(self._scanned(delta))
 
-    def _with_pending(self, delta: Delta) -> Delta:
-        pending, self._pending = self._pending, Delta()
+    def _with_pending(self, delta: AnswerDelta) -> AnswerDelta:
+        pending, self._pending = self._pending, AnswerDelta()
         pending += delta
         return pending
 
@@ -142,7 +142,7 @@ class Answer:
     def _plain(self, text: str) -> str:
         return without_noncharacters(text) if self._control else text
 
-    def _scanned(self, delta: Delta) -> Delta:
+    def _scanned(self, delta: AnswerDelta) -> AnswerDelta:
         delta.text = self._scanner.push(delta.text)
         if self.stopped:
             delta.calls = []

@@ -16,7 +16,7 @@ class CallDelta:
 
 
 @dataclass(slots=True)
-class Delta:
+class AnswerDelta:
     """New text of each channel, in the order reasoning, text, calls.
 
     `warnings` are sentences for the client, for example about a tool call that was not parsed.
@@ -27,7 +27,7 @@ class Delta:
     calls: list[CallDelta] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def __iadd__(self, other: "Delta") -> "Delta":
+    def __iadd__(self, other: "AnswerDelta") -> "AnswerDelta":
         self.text += other.text
         self.reasoning += other.reasoning
         self.calls += other.calls

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from worker.answer.control import NO_CONTROL_TOKENS, AddedToken, ControlTokens
-from worker.answer.delta import Delta
+from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool, ToolFormat
 from worker.answer.formats.known import TOOL_FORMATS, find_tool_format
 from worker.answer.harmony import HarmonyAnswer
@@ -95,8 +95,8 @@ class PlainAnswer:
     channel: Channel = "content"
     has_calls = False
 
-    def push(self, text: str) -> Delta:
-        return Delta(text)
+    def push(self, text: str) -> AnswerDelta:
+        return AnswerDelta(text)
 
-    def finish(self) -> Delta:
-        return Delta()
+    def finish(self) -> AnswerDelta:
+        return AnswerDelta()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from worker.answer.calls import CallWriter
 from worker.answer.control import ControlTokens
-from worker.answer.delta import CallDelta, Delta
+from worker.answer.delta import AnswerDelta, CallDelta
 from worker.answer.formats.base import Tool, ToolFormat, Trigger, text_trigger, token_trigger
 from worker.answer.parser import Bind, Channel
 from worker.answer.reader import BrokenCall, TextReader, attempt, search
@@ -137,8 +137,8 @@ class MarkedAnswer:
     def has_calls(self) -> bool:
         return self._calls > 0
 
-    def push(self, text: str) -> Delta:
-        delta = Delta()
+    def push(self, text: str) -> AnswerDelta:
+        delta = AnswerDelta()
         while text:
             if self._section is not None:
                 text = self._read_section(self._section, text, delta)
@@ -148,8 +148,8 @@ class MarkedAnswer:
                 text = self._read_content(text, delta)
         return delta
 
-    def finish(self) -> Delta:
-        delta = Delta()
+    def finish(self) -> AnswerDelta:
+        delta = AnswerDelta()
         while (section := self._section) is not None:
             try:
                 deltas = section.finish()
@@ -170,7 +170,7 @@ class MarkedAnswer:
 
     # Each method reads what it can, and returns the text that is left for another one.
 
-    def _read_content(self, text: str, delta: Delta) -> str:
+    def _read_content(self, text: str, delta: AnswerDelta) -> str:
         text, at = self._before + self._held + text, len(self._before)
         certain, length, kind = self._markers.search(text, at)
         self._emit_content(text[at:certain], delta)
@@ -186,7 +186,7 @@ class MarkedAnswer:
             self._read_frame(text[certain : certain + length], kind, delta)
         return text[certain + length :]
 
-    def _read_reasoning(self, text: str, delta: Delta) -> str:
+    def _read_reasoning(self, text: str, delta: AnswerDelta) -> str:
         text = self._held + text
         certain, marker = search(text, 0, self._markers.closing)
         self._emit_reasoning(text[:certain], delta)
@@ -197,7 +197,7 @@ class MarkedAnswer:
         self._before = self._held = self._space = ""
         return text[certain + len(marker) :]
 
-    def _read_section(self, section: CallSection, text: str, delta: Delta) -> str:
+    def _read_section(self, section: CallSection, text: str, delta: AnswerDelta) -> str:
         try:
             deltas = section.push(text)
         except BrokenCall as error:
@@ -213,7 +213,7 @@ class MarkedAnswer:
         self._in_reasoning = self._trims = True
         self._before = self._held = self._space = ""
 
-    def _read_frame(self, marker: str, kind: str, delta: Delta) -> None:
+    def _read_frame(self, marker: str, kind: str, delta: AnswerDelta) -> None:
         """Read a spelled-out marker around content; it is text if content began without one."""
         if kind == "begin" and not self._has_content:
             self._framed = self._trims = True
@@ -225,7 +225,7 @@ class MarkedAnswer:
             self._emit_content(marker, delta)
         self._before = marker[-1:]
 
-    def _begin_section(self, opening: str, text: str, delta: Delta) -> str:
+    def _begin_section(self, opening: str, text: str, delta: AnswerDelta) -> str:
         assert self._tool_format is not None
         if self._bind is not None and not self._bind(text):
             return self._read_as_text(opening, text, delta)
@@ -237,14 +237,16 @@ class MarkedAnswer:
         )
         return text
 
-    def _end_section(self, section: CallSection, deltas: list[CallDelta], delta: Delta) -> str:
+    def _end_section(
+        self, section: CallSection, deltas: list[CallDelta], delta: AnswerDelta
+    ) -> str:
         delta.calls += deltas
         self._section = None
         self._calls = section.calls
         self._before = self._space = ""
         return section.rest
 
-    def _abandon_section(self, section: CallSection, error: BrokenCall, delta: Delta) -> str:
+    def _abandon_section(self, section: CallSection, error: BrokenCall, delta: AnswerDelta) -> str:
         """Turn a section that is not a valid call into text. The deltas of an enforced section
         were sent already and stay."""
         warning = f"a tool call could not be read: {error}"
@@ -257,7 +259,7 @@ class MarkedAnswer:
             return ""
         return self._read_as_text(section.opening, section.text, delta)
 
-    def _read_as_text(self, opening: str, text: str, delta: Delta) -> str:
+    def _read_as_text(self, opening: str, text: str, delta: AnswerDelta) -> str:
         """Treat the opening of a section as text; returns what follows the opening."""
         self._emit_content(self._control.spell_out(opening), delta)
         self._before = opening[-1:]
@@ -265,13 +267,13 @@ class MarkedAnswer:
 
     # Channels.
 
-    def _emit_reasoning(self, text: str, delta: Delta) -> None:
+    def _emit_reasoning(self, text: str, delta: AnswerDelta) -> None:
         text = self._space + self._trimmed(self._control.visible(text))
         certain = text.rstrip("\n")
         self._space = text[len(certain) :]
         delta.reasoning += certain
 
-    def _emit_content(self, text: str, delta: Delta) -> None:
+    def _emit_content(self, text: str, delta: AnswerDelta) -> None:
         text = self._space + self._trimmed(self._control.visible(text))
         certain = text.rstrip() if self._tools or self._may_reason else text
         self._may_reason &= not certain

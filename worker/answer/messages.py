@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from worker.answer.control import ControlTokens
-from worker.answer.delta import Delta
+from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool
 from worker.answer.parser import Bind, Channel
 from worker.answer.reader import Reading, TextReader, run_reading
@@ -34,7 +34,7 @@ class MessagesAnswer(ABC):
         self._calls = 0
         self._messages = 0
         self._last_message: dict[Channel, int] = {}  # number of each channel's last message
-        self._delta = Delta()
+        self._delta = AnswerDelta()
         self._reader = TextReader()
         self._reading = self._read()
         self.channel: Channel = "content"
@@ -67,18 +67,18 @@ class MessagesAnswer(ABC):
     def has_calls(self) -> bool:
         return self._calls > 0
 
-    def push(self, text: str) -> Delta:
+    def push(self, text: str) -> AnswerDelta:
         self._reader.feed(text)
         run_reading(self._reading)
         return self._take_delta()
 
-    def finish(self) -> Delta:
+    def finish(self) -> AnswerDelta:
         self._reader.ended = True
         run_reading(self._reading)
         return self._take_delta()
 
-    def _take_delta(self) -> Delta:
-        delta, self._delta = self._delta, Delta()
+    def _take_delta(self) -> AnswerDelta:
+        delta, self._delta = self._delta, AnswerDelta()
         return delta
 
     def _read_body(self, emit: Callable[[str], object]) -> Reading[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-from worker.answer.delta import Delta
+from worker.answer.delta import AnswerDelta
 
 Channel = Literal["reasoning", "content", "tool_calls"]
 
@@ -25,10 +25,10 @@ class AnswerParser(Protocol):
         """Whether a delta of a tool call was returned."""
         ...
 
-    def push(self, text: str) -> Delta:
+    def push(self, text: str) -> AnswerDelta:
         """Return what this text made certain."""
         ...
 
-    def finish(self) -> Delta:
+    def finish(self) -> AnswerDelta:
         """Return the rest at the end of the answer."""
         ...

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from worker.answer.delta import CallDelta, Delta
+from worker.answer.delta import AnswerDelta, CallDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class DeliveredFilter:
         self._calls = list(sent.tool_calls)
         self._begun = len(self._calls)
 
-    def unsent(self, delta: Delta) -> Delta:
+    def unsent(self, delta: AnswerDelta) -> AnswerDelta:
         text, self._text = _without_first(delta.text, self._text)
         reasoning, self._reasoning = _without_first(delta.reasoning, self._reasoning)
         calls = [unsent for call in delta.calls if (unsent := self._unsent_call(call))]
-        return Delta(text, reasoning, calls, delta.warnings)
+        return AnswerDelta(text, reasoning, calls, delta.warnings)
 
     def _unsent_call(self, call: CallDelta) -> CallDelta | None:
         if call.index >= self._begun:

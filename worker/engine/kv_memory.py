@@ -19,7 +19,7 @@ _CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class KVMemorySettings:
+class PrefixCacheLimits:
     """
     Attributes:
         block_tokens: tokens per block.
@@ -39,7 +39,7 @@ class KVMemorySettings:
     enabled: bool = True
 
 
-KV_MEMORY_DISABLED = KVMemorySettings(enabled=False)
+KV_MEMORY_DISABLED = PrefixCacheLimits(enabled=False)
 _DEFAULT_SHARE = 4
 _MB = 1_000_000
 _MEASURED_AT_ONCE = 64
@@ -47,7 +47,7 @@ _MEASURED_AT_ONCE = 64
 
 def kv_memory_settings(
     worker: WorkerSettings, path: Path | None, memory_limit: int, *, engines: int
-) -> KVMemorySettings:
+) -> PrefixCacheLimits:
     """Return the settings for one engine of a worker.
 
     Args:
@@ -60,7 +60,7 @@ def kv_memory_settings(
     ceiling = memory_limit if hard is None else min(memory_limit, hard * _MB)
     memory = ceiling // _DEFAULT_SHARE if settings.memory_mb is None else settings.memory_mb * _MB
     daily = settings.disk_writes_mb_per_day
-    return KVMemorySettings(
+    return PrefixCacheLimits(
         enabled=settings.enabled,
         block_tokens=settings.block_tokens,
         memory_bytes=memory // engines,
@@ -101,7 +101,7 @@ class KVMemory:
             passes them to `handle_result`.
     """
 
-    settings: KVMemorySettings
+    settings: PrefixCacheLimits
     put: Callable[[Result], None]
     tree: BlockTree = field(init=False)
     memory: MemoryTier = field(init=False)

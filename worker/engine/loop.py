@@ -14,7 +14,7 @@ from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.blas import use_threads
 from worker.engine.device import on_gpu, release_memory
-from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory, KVMemorySettings
+from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory, PrefixCacheLimits
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefetchedPrompts
@@ -49,11 +49,11 @@ from worker.link.orders import (
     LoadModel,
     Order,
     Prefetch,
+    SetThreadCount,
     Stop,
     Submit,
     TrackSequence,
     UnloadModel,
-    UseThreads,
 )
 
 _MEASURE_INTERVAL_S = 1.0
@@ -88,7 +88,7 @@ class Engine:
         adaptive: AdaptiveBatchingSettings | None = None,
         min_batch_size: int = 1,
         evaluates_ahead: bool | None = None,
-        kv_memory: KVMemorySettings = KV_MEMORY_DISABLED,
+        kv_memory: PrefixCacheLimits = KV_MEMORY_DISABLED,
         activity: ActivityRecord | None = None,
     ) -> None:
         """
@@ -228,7 +228,7 @@ class Engine:
                     self._kv_memory.drop_sequence(block_key_of(item.end))
                 case LimitMemory():
                     self._limit_memory(item)
-                case UseThreads():
+                case SetThreadCount():
                     use_threads(item.threads)
                 case Stop():
                     return False

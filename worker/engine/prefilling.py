@@ -15,8 +15,8 @@ _STRETCH = 40.0
 long ones, but long ones do not starve."""
 
 _PRIORITY_DELAY_S = 10.0
-"""Each priority below high is due this much later, so that it goes before prompts of high priority
-that arrive even later."""
+"""The due time of a prompt is this much later per priority below high, so prompts of low priority
+wait, but do not starve."""
 
 _MIN_CHUNK_TOKENS = 8
 _SMALL_REST = 0.5

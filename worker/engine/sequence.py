@@ -6,7 +6,7 @@ from typing import Any
 from shared.messages.stream import FinishReason
 from worker.answer.answer import Answer
 from worker.answer.constraint import Constraint
-from worker.answer.delta import Delta
+from worker.answer.delta import AnswerDelta
 from worker.answer.parser import Channel
 from worker.answer.text import REPLACEMENT, Decode
 from worker.engine.tokens import Token, TokenLogprobs
@@ -106,7 +106,7 @@ class Sequence:
     def _output(
         self,
         token_ids: list[int],
-        delta: Delta,
+        delta: AnswerDelta,
         reason: FinishReason | None,
         logprobs: list[dict[str, Any]] | None = None,
     ) -> Output:

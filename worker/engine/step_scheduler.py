@@ -51,8 +51,8 @@ class StepScheduler:
         batches: of the loaded models; changed by the caller.
         send: receives outputs and prefill progress.
         activity: records the model and sequences of the current work.
-        max_decode_stall_s: the maximum wait of decoding rows for their next token; if steps are
-            slow, a step and 1.3 times this value.
+        max_decode_stall_s: how long prefill may keep decoding rows from their next token; up to
+            `_MAX_STALL_RATIO` times as long if steps are slow.
         evaluates_ahead: start evaluating a step before the tokens of the last one are read.
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from shared.settings.worker import EnginesSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.machine import available_cores
-from worker.link.orders import UseThreads
+from worker.link.orders import SetThreadCount
 
 
 def shared_cores(settings: EnginesSettings) -> int | None:
@@ -46,4 +46,4 @@ class EngineThreads:
             engine = self._engines[index]
             if engine.threads != threads:
                 engine.threads = threads
-                engine.send(UseThreads(threads))
+                engine.send(SetThreadCount(threads))

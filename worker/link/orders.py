@@ -187,7 +187,7 @@ class LimitMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class UseThreads:
+class SetThreadCount:
     """Use this many threads for matrix products from the next step on; only with a BLAS that has
     threads."""
 
@@ -209,6 +209,6 @@ Order = (
     | TrackSequence
     | DropSequence
     | LimitMemory
-    | UseThreads
+    | SetThreadCount
     | Stop
 )

@@ -25,7 +25,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 from shared.errors import ModelError
 from worker.models.hub import HubFile, Listing
 from worker.models.hub_errors import endpoint, is_unreachable
-from worker.peer_files.peer import Peer, PeerFailed
+from worker.peer_files.peer import Peer, PeerDownloadFailed
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -155,9 +155,9 @@ class Blob:
             try:
                 for part in peer.read(self.file.content_id, before_bytes, self.file.size_bytes):
                     if self.done_bytes + len(part) > self.file.size_bytes:
-                        raise PeerFailed("it sends too many bytes")
+                        raise PeerDownloadFailed("it sends too many bytes")
                     self._append(part, file, peer.name)
-            except PeerFailed as failure:
+            except PeerDownloadFailed as failure:
                 self._note(f"{self.file.name}: download from worker {peer.name} failed: {failure}")
             if self.done_bytes > before_bytes:
                 senders.add(peer.name)

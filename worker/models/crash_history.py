@@ -8,7 +8,7 @@ from shared.ids import ModelId
 from worker.requests.active_request import RequestKey
 
 _WINDOW_S = 600.0
-_MAX_CRASHES = 2
+_BLAMED_AFTER_CRASHES = 2
 _MAX_BLAMED_REQUESTS = 2
 """Maximum number of requests of a model that are blamed; then the model is blamed for the next
 crash. Otherwise a model that crashes with any request would crash engines for ever."""
@@ -84,7 +84,7 @@ class CrashHistory:
         suspects = always_present & frozenset(newcomers) or always_present
         if len(history.blamed) >= _MAX_BLAMED_REQUESTS:
             return CrashVerdict(model_failed=True)
-        if len(history.crashes) < _MAX_CRASHES:
+        if len(history.crashes) < _BLAMED_AFTER_CRASHES:
             return CrashVerdict(False, suspects)
         if not always_present:
             return CrashVerdict(model_failed=True)

@@ -6,7 +6,7 @@ from shared.ids import ModelId
 from worker.models.catalogue import Model
 
 
-class DeferredLoads:
+class SuspectModelReloads:
     """Models that may have crashed an engine: the engine reloads them after all its other models,
     so that the streams of those continue until then."""
 

@@ -19,7 +19,7 @@ from worker.link.facts import ModelLoading as ModelIsLoading
 from worker.link.orders import UnloadModel
 from worker.models.catalogue import Model, ModelCatalogue
 from worker.models.crash_history import CrashHistory
-from worker.models.deferred_loads import DeferredLoads
+from worker.models.deferred_loads import SuspectModelReloads
 from worker.models.download import AskPeers, download
 from worker.models.files import inspect
 from worker.models.memory_capacity import ModelMemory
@@ -71,7 +71,7 @@ class ModelLoader:
             tuple[int, ModelId], float
         ] = {}  # load progress by engine and model
         self._smoke_tests = SmokeTests()
-        self._deferred = DeferredLoads()
+        self._deferred = SuspectModelReloads()
         self.crash_history = CrashHistory()
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ _READ_TIMEOUT_S = 15.0
 _PIECE_BYTES = 256 * 1024
 
 
-class PeerFailed(Exception):
+class PeerDownloadFailed(Exception):
     """A peer did not send what it offered; the message is for logs."""
 
 
@@ -47,7 +47,7 @@ class Peer:
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise PeerFailed(f"{type(error).__name__}: {error}") from None
+            raise PeerDownloadFailed(f"{type(error).__name__}: {error}") from None
 
     def _receive(
         self, connection: http.client.HTTPSConnection, content: str, begin: int, size_bytes: int
@@ -57,16 +57,16 @@ class Peer:
         response = connection.getresponse()
         content_range = response.headers.get("Content-Range")
         if response.status != HTTPStatus.PARTIAL_CONTENT:
-            raise PeerFailed(f"it answers with status {response.status}")
+            raise PeerDownloadFailed(f"it answers with status {response.status}")
         if content_range != f"bytes {begin}-{size_bytes - 1}/{size_bytes}":
-            raise PeerFailed(f"it has other bytes: {str(content_range)[:80]!r}")
+            raise PeerDownloadFailed(f"it sent another range of bytes: {str(content_range)[:80]!r}")
         while piece := response.read(_PIECE_BYTES):
             yield piece
 
     def _connect(self) -> http.client.HTTPSConnection:
         """Connect to the first address that answers with a valid certificate. Later connections
         try this address first, and skip addresses that timed out."""
-        failed: Exception = PeerFailed("it offers no address")
+        failed: Exception = PeerDownloadFailed("it offers no address")
         timed_out: list[str] = []
         for url in self._urls:
             parts = urlsplit(url)

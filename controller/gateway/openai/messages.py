@@ -62,14 +62,14 @@ class ReturnedFunction(CalledFunction):
     parsed_arguments: Any = Field(None, exclude=True)
 
 
-class ReturnedCall(ToolCall):
+class ResentToolCall(ToolCall):
     """A call that clients send back; `index` is the index in a stream's deltas."""
 
     function: ReturnedFunction
     index: int | None = Field(None, exclude=True)
 
 
-_Calls = Annotated[list[ReturnedCall], Field(max_length=MAX_CALLS, fail_fast=True)]
+_Calls = Annotated[list[ResentToolCall], Field(max_length=MAX_CALLS, fail_fast=True)]
 
 
 class ChatMessage(ExternalModel):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.passthrough import PassthroughItem, PlainList
+from controller.gateway.responses.passthrough import PlainList, UninterpretedItem
 from shared.external_model import ExternalModel
 from shared.messages.conversation import MAX_CALLS
 
@@ -98,7 +98,7 @@ class ReferenceItem(ExternalModel):
     id: _Id
 
 
-class OtherItem(PassthroughItem):
+class OtherItem(UninterpretedItem):
     """An item of a tool that OpenAI's service runs."""
 
     type: Annotated[

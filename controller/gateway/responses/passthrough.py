@@ -21,7 +21,7 @@ PlainObject = Annotated[dict[str, Any], AfterValidator(_serialisable)]
 PlainList = Annotated[list[Any], Field(fail_fast=True), AfterValidator(_serialisable)]
 
 
-class PassthroughItem(ExternalModel, extra="allow"):
+class UninterpretedItem(ExternalModel, extra="allow"):
     """An object of a type that is not supported, with all its fields."""
 
     type: Annotated[str, Field(min_length=1, max_length=256)]

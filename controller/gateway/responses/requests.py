@@ -9,7 +9,7 @@ from controller.gateway.affinity import derived_affinity
 from controller.gateway.none_values import NoneSentinel
 from controller.gateway.responses.items import Items, MessageItem, joined, unsupported
 from controller.gateway.responses.messages import messages_of
-from controller.gateway.responses.passthrough import PassthroughItem
+from controller.gateway.responses.passthrough import UninterpretedItem
 from controller.gateway.responses.tool_names import ToolNames, flat_name
 from controller.gateway.responses.tools import Tools, cluster_tools, ignored_tools
 from shared.external_model import ExternalModel, TemplateValues
@@ -90,7 +90,7 @@ class ResponsesRequest(ExternalModel):
     top_p: Share | None = None
     top_logprobs: TopLogprobs | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | PassthroughItem | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | UninterpretedItem | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
@@ -170,7 +170,7 @@ class ResponsesRequest(ExternalModel):
             "background": bool(self.background),
             "conversation": self.conversation is not None,
             "prompt": self.prompt is not None,
-            "tool_choice": isinstance(self.tool_choice, PassthroughItem),
+            "tool_choice": isinstance(self.tool_choice, UninterpretedItem),
         }
         if isinstance(self.input, list):
             features |= {f"input.{path}": True for path in unsupported(self.input)}

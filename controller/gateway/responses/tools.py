@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.passthrough import PassthroughItem, PlainObject
+from controller.gateway.responses.passthrough import PlainObject, UninterpretedItem
 from controller.gateway.responses.tool_names import INPUT, CallerTool, flat_name
 from shared.external_model import ExternalModel
 from shared.messages.tools import MAX_TOOLS, ToolName
@@ -40,7 +40,7 @@ class NamespaceTool(ExternalModel):
     tools: Annotated[list["Tool"], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-class OtherTool(PassthroughItem):
+class OtherTool(UninterpretedItem):
     """A tool that OpenAI's service runs."""
 
     type: Annotated[

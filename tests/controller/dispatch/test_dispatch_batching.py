@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.dispatch.dispatch_batching import BatchTarget, DispatchBatching
+from controller.dispatch.dispatch_batching import BatchTarget, DispatchHoldTimer
 from shared.messages.priorities import PRIORITIES, Priority
 from shared.settings.controller import DispatchSettings
 
@@ -13,16 +13,16 @@ NEVER = float("-inf")
 LONGEST_S = {"high": 0.0, "medium": 0.003, "low": 0.005}
 
 
-def busy_holding(target: BatchTarget | None = None) -> DispatchBatching:
+def busy_holding(target: BatchTarget | None = None) -> DispatchHoldTimer:
     """A lane from which the first one went just now, at 0."""
-    holding = DispatchBatching(LIMITS, target or BatchTarget(16))
+    holding = DispatchHoldTimer(LIMITS, target or BatchTarget(16))
     holding.added("medium", 0.0)
     holding.sent()
     return holding
 
 
 def test_a_lone_request_goes_at_once() -> None:
-    holding = DispatchBatching(LIMITS, BatchTarget(16))
+    holding = DispatchHoldTimer(LIMITS, BatchTarget(16))
     for now in (0.0, 0.003, 0.5):  # each after 3 ms of quiet
         holding.added("low", now)
         assert holding.due_at(NEVER) <= now
@@ -72,7 +72,7 @@ def test_as_many_as_is_worth_waiting_for_go_at_once() -> None:
 
 
 def test_none_goes_to_a_worker_without_room_before_the_pause_is_over() -> None:
-    holding = DispatchBatching(LIMITS, BatchTarget(16))
+    holding = DispatchHoldTimer(LIMITS, BatchTarget(16))
     holding.added("medium", 0.0)
     assert holding.due_at(0.02) == 0.02
 
@@ -83,7 +83,7 @@ def test_none_goes_to_a_worker_without_room_before_the_pause_is_over() -> None:
 def test_nobody_is_held_longer_than_its_priority_allows(
     arrivals: list[tuple[Priority, float]],
 ) -> None:
-    holding, now = DispatchBatching(LIMITS, BatchTarget(16)), 0.0
+    holding, now = DispatchHoldTimer(LIMITS, BatchTarget(16)), 0.0
     limits: list[float] = []
     for level, pause_s in arrivals:
         arrives_at = now + pause_s

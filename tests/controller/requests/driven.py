@@ -13,7 +13,7 @@ from controller.requests.events import (
     Published,
     Queried,
     RequestsReported,
-    TimePassed,
+    TimerFired,
     WorkerReported,
 )
 from controller.requests.instructions import (
@@ -126,7 +126,7 @@ class Driven:
     def be_on_time(self) -> None:
         """Do what is due now."""
         for _ in range(_MOST_AT_ONCE):
-            self.on(TimePassed())
+            self.on(TimerFired())
             assert self.machine.next_due >= self.now, "something was left undone"
             if self.machine.next_due > self.now:
                 return

@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.bus import ServerInfo
-from shared.discovery.announcement import Announcement, read_announcement
+from shared.discovery.announcement import ClusterAnnouncement, read_announcement
 from shared.discovery.controller_announcement import announcement_of
 from shared.discovery.selection import select_cluster
 from shared.errors import SettingsError
 from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL
 
-OPEN = Announcement("home", "N1", "open", ("nats://10.0.0.1:4222",), 4222)
+OPEN = ClusterAnnouncement("home", "N1", "open", ("nats://10.0.0.1:4222",), 4222)
 
 
-def sent(announcement: Announcement, **changed: bytes) -> dict[bytes, bytes | None]:
+def sent(announcement: ClusterAnnouncement, **changed: bytes) -> dict[bytes, bytes | None]:
     """As a TXT record arrives."""
     told = {key.encode(): value.encode() for key, value in announcement.properties().items()}
     return {**told, **{key.encode(): value for key, value in changed.items()}}
@@ -27,7 +27,7 @@ def server(host: str = "0.0.0.0", *, asks: bool = False, cluster: str = "") -> S
 
 def test_what_is_told_is_heard() -> None:
     assert read_announcement(sent(OPEN), ["10.0.0.9"], 4222) == OPEN
-    unnamed = Announcement("home", "N1", "keys", (), 4222, "ab" * 32)
+    unnamed = ClusterAnnouncement("home", "N1", "keys", (), 4222, "ab" * 32)
     heard = read_announcement(sent(unnamed), ["10.0.0.9", "fd00::1"], 4222)
     assert heard is not None
     assert heard.servers == ("nats://10.0.0.9:4222", "nats://[fd00::1]:4222")
@@ -54,7 +54,7 @@ def test_what_is_wrong_is_not_heard(changed: dict[str, bytes]) -> None:
 
 
 def test_nowhere_to_go_is_not_heard() -> None:
-    nowhere = Announcement("home", "N1", "open", (), 4222)
+    nowhere = ClusterAnnouncement("home", "N1", "open", (), 4222)
     assert read_announcement(sent(nowhere), [], 4222) is None
 
 
@@ -70,7 +70,7 @@ def test_whatever_comes_nothing_breaks(properties: dict[bytes, bytes | None]) ->
 
 def test_too_many_servers_are_cut_at_a_whole_one() -> None:
     many = tuple(f"nats://server-{n}.example:4222" for n in range(40))
-    heard = read_announcement(sent(Announcement("c", "i", "open", many, 4222)), [], 4222)
+    heard = read_announcement(sent(ClusterAnnouncement("c", "i", "open", many, 4222)), [], 4222)
     assert heard is not None and 3 < len(heard.servers) < 40
     assert heard.servers == many[: len(heard.servers)]
 
@@ -102,7 +102,7 @@ def test_only_an_open_one_is_followed_and_only_where_there_is_one() -> None:
     assert select_cluster([OPEN]) is OPEN
     for access, said in (("token", "--token"), ("keys", "cluster auth add worker")):
         with pytest.raises(SettingsError, match=said):
-            select_cluster([Announcement("c", "i", access, OPEN.servers, 4222)])  # type: ignore[arg-type]
-    other = Announcement("other", "N2", "open", ("nats://10.0.0.2:4222",), 4222)
+            select_cluster([ClusterAnnouncement("c", "i", access, OPEN.servers, 4222)])  # type: ignore[arg-type]
+    other = ClusterAnnouncement("other", "N2", "open", ("nats://10.0.0.2:4222",), 4222)
     with pytest.raises(SettingsError, match=r"several clusters.*--nats(.|\n)*home(.|\n)*other"):
         select_cluster([OPEN, other])

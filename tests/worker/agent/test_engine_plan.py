@@ -14,7 +14,7 @@ from worker.agent import engine_plan as plans
 from worker.agent.engine_plan import decide, engine_plan
 from worker.engine_process.process import EngineProcess
 from worker.engine_process.threads import EngineThreads, shares
-from worker.link.orders import UseThreads
+from worker.link.orders import SetThreadCount
 
 GB = 10**9
 
@@ -128,7 +128,7 @@ def test_engines_with_work_share_the_cores(busy: list[int], cores: int) -> None:
 def told(engine: EngineProcess) -> list[int]:
     assert isinstance(engine, RecordingEngine)
     orders, engine.orders = engine.orders, []
-    return [order.threads for order in orders if isinstance(order, UseThreads)]
+    return [order.threads for order in orders if isinstance(order, SetThreadCount)]
 
 
 def test_an_engine_hears_of_its_threads_when_they_change_and_only_then() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.worker.answer import writers
 from worker.answer.control import AddedToken, ControlTokens
-from worker.answer.delta import Delta
+from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool, ToolFormat
 from worker.answer.formats.cohere import CohereFormat
 from worker.answer.formats.deepseek import (
@@ -321,7 +321,7 @@ class Read:
 
 def read(parser: AnswerParser, pieces: Sequence[str]) -> Read:
     """Push all pieces and put together what came; every delta must be in order."""
-    total = Delta()
+    total = AnswerDelta()
     for piece in pieces:
         total += parser.push(piece)
     total += parser.finish()

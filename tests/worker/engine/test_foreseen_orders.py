@@ -10,7 +10,7 @@ import pytest
 from shared.ids import ModelId
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.watched_network import random_ids
-from worker.engine.kv_memory import KVMemorySettings
+from worker.engine.kv_memory import PrefixCacheLimits
 from worker.link.facts import EngineMeasured, Fact, KVMemoryMeasured, SequenceRejected
 from worker.link.orders import CancelPrefetch, LimitMemory, Prefetch, Submit, UnloadModel
 
@@ -20,12 +20,12 @@ _BLOCKS = len(_PROMPT) // _BLOCK
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> KVMemorySettings:
-    return KVMemorySettings(block_tokens=_BLOCK, path=tmp_path / "kv", disk_bytes=2**30)
+def settings(tmp_path: Path) -> PrefixCacheLimits:
+    return PrefixCacheLimits(block_tokens=_BLOCK, path=tmp_path / "kv", disk_bytes=2**30)
 
 
 @contextmanager
-def knowing(tiny_model: Path, settings: KVMemorySettings) -> Iterator[RunningEngine]:
+def knowing(tiny_model: Path, settings: PrefixCacheLimits) -> Iterator[RunningEngine]:
     """An engine that has the prompt on disk only."""
     with running_engine(tiny_model, kv_memory=settings) as engine:
         engine.answer(engine.submit(None, token_ids=_PROMPT))
@@ -59,7 +59,7 @@ def _foresee(engine: RunningEngine) -> Submit:
 
 @pytest.mark.parametrize("end", ["forgotten", "unloaded", "stopped"])
 def test_nothing_is_held_once_it_will_not_come(
-    tiny_model: Path, settings: KVMemorySettings, end: str
+    tiny_model: Path, settings: PrefixCacheLimits, end: str
 ) -> None:
     with knowing(tiny_model, settings) as engine:
         order = _foresee(engine)

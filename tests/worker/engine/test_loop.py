@@ -20,7 +20,7 @@ from tests.worker.engine.running_engine import (
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.engine import loop
 from worker.engine.decoding import DecodeGroup, SampledTokens
-from worker.engine.kv_memory import KVMemorySettings
+from worker.engine.kv_memory import PrefixCacheLimits
 from worker.engine.step_scheduler import StepScheduler
 from worker.link.facts import (
     EngineMeasured,
@@ -386,7 +386,7 @@ def test_what_is_kept_is_told_before_other_prompts_are_prefilled(
     monkeypatch.setattr("worker.engine.step_scheduler._SHORT_S", 0.0)
     told: list[list[Fact]] = []
     prefill = StepScheduler.prefill
-    settings = KVMemorySettings(block_tokens=16, path=tmp_path / "kv", disk_bytes=2**30)
+    settings = PrefixCacheLimits(block_tokens=16, path=tmp_path / "kv", disk_bytes=2**30)
     with running_engine(tiny_model, kv_memory=settings, evaluates_ahead=evaluates_ahead) as running:
 
         def watched(step_scheduler: StepScheduler) -> None:

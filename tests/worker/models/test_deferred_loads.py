@@ -3,7 +3,7 @@
 from shared.ids import ModelId
 from shared.settings.models import ModelSource
 from worker.models.catalogue import Model
-from worker.models.deferred_loads import DeferredLoads
+from worker.models.deferred_loads import SuspectModelReloads
 
 _ENGINE, _OTHER_ENGINE = 0, 1
 
@@ -17,7 +17,7 @@ def _names(models: list[Model]) -> list[str]:
 
 
 def test_what_may_have_ended_the_engine_comes_when_all_others_are_there() -> None:
-    held_back, here = DeferredLoads(), _models("good", "bad", "fine")
+    held_back, here = SuspectModelReloads(), _models("good", "bad", "fine")
     assert _names(held_back.begin(_ENGINE, here, [ModelId("bad")])) == ["good", "fine"]
     assert held_back.release(_ENGINE, here) == []
     for model in (here[0], here[2]):
@@ -29,13 +29,13 @@ def test_what_may_have_ended_the_engine_comes_when_all_others_are_there() -> Non
 
 
 def test_where_there_are_no_others_it_comes_at_once() -> None:
-    held_back, here = DeferredLoads(), _models("bad")
+    held_back, here = SuspectModelReloads(), _models("bad")
     assert held_back.begin(_ENGINE, here, [ModelId("bad")]) == []
     assert _names(held_back.release(_ENGINE, here)) == ["bad"]
 
 
 def test_when_the_engine_ends_again_it_begins_anew() -> None:
-    held_back, here = DeferredLoads(), _models("bad")
+    held_back, here = SuspectModelReloads(), _models("bad")
     held_back.begin(_ENGINE, here, [ModelId("bad")])
     held_back.lost(_ENGINE)
     assert held_back.release(_ENGINE, here) == []

@@ -13,7 +13,7 @@ import pytest
 from shared.errors import SettingsError
 from shared.messages.files import FilesOffer
 from tests.worker.peer_files.offering import Offering
-from worker.peer_files.peer import Peer, PeerFailed
+from worker.peer_files.peer import Peer, PeerDownloadFailed
 from worker.peer_files.rate_limit import RateLimit
 from worker.peer_files.server import FileServer
 
@@ -49,7 +49,7 @@ def test_the_rest_from_any_byte_on(offering: Offering, begin: int) -> None:
 
 @pytest.mark.parametrize("ticket", ["", "wrong", "x" * 5000])
 def test_without_the_ticket_nothing(offering: Offering, ticket: str) -> None:
-    with pytest.raises(PeerFailed, match="404"):
+    with pytest.raises(PeerDownloadFailed, match="404"):
         read(changed(offering.offer(REPO, None), ticket=ticket))
 
 
@@ -58,14 +58,14 @@ def test_a_ticket_is_for_what_was_offered_and_only_for_a_while(
 ) -> None:
     offer = offering.offer(REPO, None)
     nothing = changed(offer, ticket=offering.server.new_ticket({}))
-    with pytest.raises(PeerFailed, match="404"):
+    with pytest.raises(PeerDownloadFailed, match="404"):
         read(nothing)
     assert read(offer) == CONTENT
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 3599)
     assert read(offer) == CONTENT, "each use counts"
     monkeypatch.setattr(time, "monotonic", lambda: now + 3599 + 3601)
-    with pytest.raises(PeerFailed, match="404"):
+    with pytest.raises(PeerDownloadFailed, match="404"):
         read(offer)
 
 
@@ -74,7 +74,7 @@ def test_many_questions_cost_little(offering: Offering) -> None:
     for _ in range(1000):
         last = offering.offer(REPO, None)
     assert read(last) == CONTENT
-    with pytest.raises(PeerFailed, match="404"):
+    with pytest.raises(PeerDownloadFailed, match="404"):
         read(first)
 
 
@@ -82,14 +82,14 @@ def test_many_questions_cost_little(offering: Offering) -> None:
     "path", [OTHER, "../secret", "..%2fsecret", "/etc/passwd", ID[:-1], "", "?" * 3000]
 )
 def test_no_other_file(offering: Offering, path: str) -> None:
-    with pytest.raises(PeerFailed, match=r"40[04]|414"):
+    with pytest.raises(PeerDownloadFailed, match=r"40[04]|414"):
         read(offering.offer(REPO, None), content=path)
 
 
 def test_another_length_than_offered_is_refused(offering: Offering) -> None:
-    with pytest.raises(PeerFailed, match="other bytes"):
+    with pytest.raises(PeerDownloadFailed, match="another range of bytes"):
         read(offering.offer(REPO, None), 0, len(CONTENT) + 1)
-    with pytest.raises(PeerFailed, match="416"):
+    with pytest.raises(PeerDownloadFailed, match="416"):
         read(offering.offer(REPO, None), len(CONTENT), len(CONTENT))
 
 
@@ -98,7 +98,7 @@ def test_who_has_another_certificate_is_not_who_was_meant(
 ) -> None:
     with Offering(tmp_path) as impostor:
         offer = changed(offering.offer(REPO, None), authority=impostor.server.authority)
-        with pytest.raises(PeerFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(PeerDownloadFailed, match="CERTIFICATE_VERIFY_FAILED"):
             read(offer)
 
 
@@ -109,7 +109,7 @@ def test_the_address_that_answers_is_taken(offering: Offering) -> None:
         port = taken.getsockname()[1]
         urls = [f"https://127.0.0.1:{port}", "https://[::1]:1", *offer.urls]
         assert read(changed(offer, urls=urls)) == CONTENT
-        with pytest.raises(PeerFailed, match="Refused"):
+        with pytest.raises(PeerDownloadFailed, match="Refused"):
             read(changed(offer, urls=urls[:1]))
 
 
@@ -181,7 +181,7 @@ def test_what_is_no_tls_disturbs_nobody(offering: Offering) -> None:
 
 def test_who_takes_all_places_does_not_end_it(offering: Offering) -> None:
     held = [socket.create_connection(("127.0.0.1", offering.server.port)) for _ in range(40)]
-    with pytest.raises(PeerFailed):
+    with pytest.raises(PeerDownloadFailed):
         read(offering.offer(REPO, None))
     for each in held:
         each.close()
@@ -189,7 +189,7 @@ def test_who_takes_all_places_does_not_end_it(offering: Offering) -> None:
         try:
             assert read(offering.offer(REPO, None)) == CONTENT
             return
-        except PeerFailed:
+        except PeerDownloadFailed:
             time.sleep(0.05)
     raise AssertionError("no place became free")
 
