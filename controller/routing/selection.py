@@ -198,7 +198,7 @@ def _pick(
 def _much_slower_ms(candidates: Sequence[Candidate]) -> float:
     """Return the predicted TTFT above which a worker is much slower than the fastest one."""
     shortest = min(candidate.ttft.total_ms for candidate in candidates)
-    return max(shortest, _MUCH_SLOWER * shortest + _MUCH_SLOWER_MS)
+    return _MUCH_SLOWER * shortest + _MUCH_SLOWER_MS
 
 
 def _sample(
