@@ -173,21 +173,21 @@ FOUND_LATER = [
             {"prompt": "x" * CONTEXT_TOKENS},
             "context_length_exceeded",
             "prompt",
-            f"{CONTEXT_TOKENS} tokens leave no room",
+            f"{CONTEXT_TOKENS} tokens fill the model's context",
         ),
         BadRequest(
             "a long prompt of ids",
             {"prompt": [5] * 100_000},
             "context_length_exceeded",
             "prompt",
-            "100000 tokens leave no room",
+            "100000 tokens fill the model's context",
         ),
         BadRequest(
             "a long conversation",
             _chat(*[_user("x" * 100)] * 20),
             "context_length_exceeded",
             "messages",
-            "leave no room",
+            "tokens fill the model's context",
         ),
         BadRequest(
             "an unknown token", {"prompt": [5, _UNKNOWN_TOKEN]}, param="prompt", words="99999"

@@ -139,7 +139,7 @@ async def test_an_adapter_changes_the_answers_of_its_own_model_and_one_that_is_n
             texts[model] = stream.token_ids()
         assert texts["named"] == texts["alone"] != texts["tiny"]
         (warning,) = (await _until(agent, "tiny", "warm")).warnings
-        assert str(tuned) in warning and "name it as `adapter`" in warning
+        assert str(tuned) in warning and "set it as `adapter`" in warning
         assert (await _until(agent, "alone", "warm")).warnings == []
         await _load(agent, "lost")
         error = (await _until(agent, "lost", "failed")).error

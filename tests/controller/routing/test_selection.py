@@ -263,7 +263,7 @@ def test_a_prompt_of_a_list_goes_where_most_places_are_free_unless_it_is_much_sl
 def test_prompts_of_a_list_go_to_who_keeps_their_long_beginning() -> None:
     kept: dict[str, dict[str, Tier]] = {"a": {"one": "memory"}}
     busy, idle = view("a", active_requests=7), view("b")
-    assert chosen(busy, idle, query=prompt("one", among_others=True), kept=kept)[0] == "a"
+    assert chosen(busy, idle, query=prompt("one", is_list_part=True), kept=kept)[0] == "a"
 
 
 @pytest.mark.parametrize("policy", [name for name in NAMES if name != "prefix-aware"])
@@ -354,13 +354,13 @@ def test_the_best_model_is_served_even_by_one_of_many() -> None:
     assert chosen(*workers, query=RouteQuery([BEST, DEMO])) == ("w150", "best")
 
 
-@pytest.mark.parametrize("among_others", [False, True])
+@pytest.mark.parametrize("is_list_part", [False, True])
 def test_a_worker_that_tells_of_a_time_below_zero_does_not_stop_the_choice(
-    among_others: bool,
+    is_list_part: bool,
 ) -> None:
     strange = ModelSpeed(prefill_tokens_per_s=-0.001, step_ms=-5, load_ms=-7)
     broken = {"models": [ModelStatus(id=DEMO, state="warm", speed=strange)]}
-    query = RouteQuery([DEMO], text_bytes=4000, is_list_part=among_others)
+    query = RouteQuery([DEMO], text_bytes=4000, is_list_part=is_list_part)
     for workers in ([view("w1", **broken), view("w2")], [view("w1", **broken)]):
         assert decided(workers, query).worker.id in ("w1", "w2")
     assert decided([view("w1", **broken), view("w2", **broken)], query).candidates
@@ -413,7 +413,7 @@ needs = st.builds(
     st.sampled_from(PRIORITIES),
     st.integers(0, 10_000),
     st.integers(0, 10_000),
-    among_others=st.booleans(),
+    is_list_part=st.booleans(),
     links=st.just(lambda model: ()),
     home=st.one_of(st.none(), st.integers(0, 60).map(lambda number: WorkerId(f"w{number:02}"))),
     is_turn=st.booleans(),

@@ -36,7 +36,7 @@ _SITUATIONS = st.builds(
     StreamState,
     connected=st.sampled_from([True, True, True, False]),
     connections=st.integers(1, 3),
-    heard=st.booleans(),
+    received_any=st.booleans(),
     started=st.booleans(),
     worker_known=st.booleans(),
     missing=st.booleans(),

@@ -25,7 +25,7 @@ _WRITER = """
 import os, signal, sys
 from worker.link.activity import ActivityRecord, EngineActivity
 record = ActivityRecord.open(int(sys.argv[1]))
-record.ask_ahead(EngineActivity("step", "ahead", (7,)))
+record.set_ahead(EngineActivity("step", "ahead", (7,)))
 record.begin(EngineActivity("load", "before"))
 record.begin(EngineActivity("prefill", "last", (8, 9)))
 os.kill(os.getpid(), signal.SIGKILL)

@@ -21,9 +21,9 @@ GB = 10**9
 class Memory:
     """What a guard says, without a machine."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.free_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.free_bytes = max_bytes
         self.went: list[Model] = []
 
     def check(self) -> None:
