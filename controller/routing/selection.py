@@ -198,7 +198,8 @@ def _pick(
 def _much_slower_ms(candidates: Sequence[Candidate]) -> float:
     """Return the predicted TTFT above which a worker is much slower than the fastest one."""
     shortest = min(candidate.ttft.total_ms for candidate in candidates)
-    return _MUCH_SLOWER * shortest + _MUCH_SLOWER_MS
+    limit_ms = _MUCH_SLOWER * shortest + _MUCH_SLOWER_MS
+    return max(shortest, limit_ms)  # a worker may report a time below zero
 
 
 def _sample(
