@@ -59,7 +59,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "unsupported_encoding": ErrorCode("The body is neither uncompressed nor gzip.", False),
         "reply_not_allowed": ErrorCode("The reply subject is not an inbox of this client.", False),
         "unknown_skill": ErrorCode("cluster.yaml has no such skill.", False),
-        "unknown_model": ErrorCode("The model does not exist, or not in the skill.", False),
+        "unknown_model": ErrorCode("The model does not exist, or the skill lacks it.", False),
         "context_length_exceeded": ErrorCode("The prompt leaves no context for an answer.", False),
         "unknown_request": ErrorCode("No request with this id is known (any more).", False),
         "unknown_session": ErrorCode(
@@ -103,7 +103,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "disconnected": ErrorCode("The connection to NATS is lost.", True),
         "internal_error": ErrorCode("An error inside the cluster; please report it.", True),
         "answer_incomplete": ErrorCode(
-            "The answer ended, as at max_tokens, before its JSON was complete.", False
+            "The answer ended before its JSON was complete, for example at max_tokens.", False
         ),
         "answer_invalid": ErrorCode("The answer does not match the requested schema.", False),
         "settings": ErrorCode("A file, variable or flag has an invalid value.", False),

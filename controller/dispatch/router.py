@@ -173,8 +173,8 @@ def waiting_kind(request: ClientRequest, query: RouteQuery) -> Hashable:
 
 
 def all_rejected(request: ClientRequest) -> Unavailable:
-    """Return why the workers rejected a request, with the code of the nearest refusal; of equals
-    the last."""
+    """Return the error of a request that the workers rejected, with the code of the most relevant
+    rejection; among equally relevant ones, the latest."""
     refusals = [each.refusal for each in request.rejected.values()]
     nearest_refusal = most_relevant_reason(refusals[::-1])
     waits = [each.retry_after_ms for each in refusals if each.retry_after_ms is not None]

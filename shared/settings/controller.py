@@ -62,7 +62,9 @@ class CircuitBreakerSettings(SettingsSection):
 
 
 class FailoverSettings(SettingsSection):
-    """Without `enabled`, a leader that disappears is replaced only after its lease has expired."""
+    """A worker or controller that sends no heartbeat for `heartbeat_interval_ms` x
+    `missed_heartbeats` counts as gone. With `enabled`, a standby replaces a leader that does not
+    answer probes; without it, only when the leader's lease has expired."""
 
     enabled: bool = True
     heartbeat_interval_ms: Annotated[int, Field(ge=50, le=60_000)] = 1000

@@ -117,12 +117,17 @@ class ContinuousBatchingSettings(SettingsSection):
 
 
 class AdaptiveBatchingSettings(SettingsSection):
-    """While requests wait, rows are added as long as one more adds 1% to the tokens per second and
-    the gap between two tokens of a stream is within its limit. The limit of `balanced` is
-    `target_step_latency_ms`, or `slowdown_limit` times the gap of a single row if that is longer;
-    of `latency` it is the target; `throughput` has none, and adds rows as long as 1% more rows add
-    0.1%. Evaluated every `adjustment_interval` steps. With `latency`, rows are removed if the gap
-    exceeds the target by `tolerance_ms`."""
+    """While requests wait, the worker decodes more rows at once, within the limits of `objective`:
+
+    - `balanced`: one more row must add 1% to the tokens per second. The gap between two tokens of a
+      stream is at most `target_step_latency_ms`, or `slowdown_limit` times the gap of a single row
+      if that is longer.
+    - `latency`: a step takes at most `target_step_latency_ms`. If it exceeds this by more than
+      `tolerance_ms`, rows are removed.
+    - `throughput`: one more row must add 1% to the tokens per second; above 10 rows, 1% more rows
+      must add 0.1%. The gap has no limit.
+
+    Evaluated every `adjustment_interval` steps."""
 
     enabled: bool = True
     objective: Literal["balanced", "latency", "throughput"] = "balanced"

@@ -65,7 +65,7 @@ class PrefillSpeed:
         self._token_s[_band(context)] = known + _WEIGHT_OF_NEW * (rate - known)
 
     def _rate(self, context: int) -> float:
-        """Return the seconds per token at the longest measured context that is not longer."""
+        """Return the seconds per token, measured at the longest context that is at most as long."""
         band = _band(context)
         nearest = max((known for known in self._token_s if known <= band), default=0)
         return self._token_s[nearest]

@@ -20,7 +20,8 @@ wait, but do not starve."""
 
 _MIN_CHUNK_TOKENS = 8
 _SMALL_REST = 0.5
-"""A rest of at most this share of the fixed part of a pass joins the chunk before."""
+"""If a chunk would leave at most this share of `floor_tokens` of its prompts, it includes the rest,
+which is not worth another pass."""
 _MAX_SHARED_FLOORS = 4
 """While rows decode, only prompts of up to this multiple of `floor_tokens` share a pass. While no
 row decodes, all prompts that fit share one: they will step together, too."""
