@@ -3,7 +3,7 @@
     make simulate [SCRIPTS=100000] [SEED=7]
 
 Each script disturbs a cluster of two controllers, two workers and some clients, on three NATS
-servers with JetStream, in simulated time; half of them kill, stop or cut off any of these. A script
+servers with JetStream, in simulated time; 70% of them kill, stop or cut off any of these. A script
 that breaks a promise is made as short as it gets, and printed so that it can be kept
 (tests/simulation/kept_scripts.py).
 """
