@@ -82,8 +82,8 @@ async def test_a_session_goes_on_after_a_restart_of_everything(
 async def test_sessions_are_listed_pinned_and_removed(cluster: ClusterProcess) -> None:
     async with connect(as_client(cluster.url)) as client:
         for session in ("s", "t"):
-            await _turn(client, TURNS[0], session_id=session)
-        listed = await _listed(cluster, lambda sessions: all(s["tokens"] for s in sessions))
+            await _turn(client, TURNS[0], session_id=session)  # the same text in both
+            listed = await _listed(cluster, lambda sessions: all(s["tokens"] for s in sessions))
         assert [session["id"] for session in listed] == ["t", "s"]
         assert all(session["turns"] == 1 and session["continuable"] for session in listed)
         assert all(session["memory_bytes"] > 0 for session in listed)

@@ -47,8 +47,9 @@ class TrackedSequences:
         return len(self._reported)
 
     def track(self, end: BlockKey, *, pinned: bool = False) -> None:
-        """Track a sequence; a pinned one is evicted last."""
-        self._reported.setdefault(end, None)
+        """Track a sequence, and report its statistics again: another session may have it now. A
+        pinned one is evicted last."""
+        self._reported[end] = None
         self._reported.move_to_end(end)
         self._unpin(end)
         if pinned:

@@ -89,6 +89,16 @@ def test_only_what_changed_is_told() -> None:
     assert texts.followed.changed(10) == []
 
 
+def test_what_is_tracked_again_is_reported_again() -> None:
+    """Another session may have the same text."""
+    texts = Texts()
+    end = texts.file(*range(8))[-1]
+    for _ in range(2):
+        texts.followed.track(end.key)
+        assert texts.followed.changed(1) == [(end.key, sequence_statistics(end))]
+        assert texts.followed.changed(1) == []
+
+
 def test_many_are_looked_at_in_turn() -> None:
     texts = Texts()
     for number in range(10):
