@@ -55,9 +55,10 @@ check: $(STAMP)/python ## ruff, mypy strict, import-linter
 format: $(STAMP)/python ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-docs: $(STAMP)/python ## renew the tables and schemas of docs/wire.md, and the service files in deploy/
+docs: setup ## renew the tables and schemas of docs/wire.md, the service files in deploy/, the picture in README.md
 	@$(BIN)/python -m tests.wire_docs
 	@$(BIN)/python -m tests.deploy.examples
+	@$(BIN)/python -m tests.docs.picture
 
 bench: setup ## tokens/s through the cluster beside plain BatchGenerator
 	@$(BIN)/python -m benchmarks.throughput
