@@ -69,16 +69,16 @@ def fill(target: Path, source: Path) -> None:
 
 def with_prefix(code: str) -> str:
     """The same module, which imports ours from within `mlx_nats_cluster`."""
-    lines = code.splitlines(keepends=True)
+    lines = code.split("\n")  # as the parser counts them
     for line, column in sorted(_names_of_ours(code), reverse=True):
         text = lines[line - 1].encode()
         lines[line - 1] = (text[:column] + f"{TOP}.".encode() + text[column:]).decode()
-    return "".join(lines)
+    return "\n".join(lines)
 
 
 def _names_of_ours(code: str) -> Iterator[tuple[int, int]]:
     """Line and column, in bytes, of each module of ours in an import statement."""
-    lines = code.splitlines()
+    lines = code.split("\n")
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and _is_ours(node.module or ""):
             found = re.compile(rb"from\s+").match(lines[node.lineno - 1].encode(), node.col_offset)

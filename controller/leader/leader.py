@@ -277,6 +277,7 @@ class Leader:
         late_s = time.monotonic() - self._timer_at
         self._timer, self._timer_at = None, math.inf
         if late_s > _LATE_S:
+            self._timer_at = -math.inf  # events that come meanwhile set no other timer
             self._tasks.start(self._read_replies_first())
         else:
             self.handle(TimerFired())
@@ -285,4 +286,5 @@ class Leader:
         """Handle unread messages of workers before the timer: after a round trip they have been
         read. Otherwise a client could receive a waiting status after its terminal message."""
         await self._link.check()
+        self._timer_at = math.inf
         self.handle(TimerFired())

@@ -38,6 +38,33 @@ async def test_nothing_is_said_after_the_end_that_came_during_a_stall(
     assert isinstance(end, Done)
 
 
+async def test_after_a_stall_one_message_to_itself_is_enough(
+    cluster: Running, nats_settings: NatsSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await cluster.worker("w1")
+    worker.answer = keep_silent
+    await cluster.ask()
+    dispatch = await worker.next_dispatch()
+    link, checked = cluster.controller._link, 0
+    check = link.check
+
+    async def counted() -> bool:
+        nonlocal checked
+        checked += 1
+        return await check()
+
+    monkeypatch.setattr(link, "check", counted)
+
+    async def say_much() -> None:
+        for _ in range(100):
+            await worker.say("heartbeat")
+
+    _while_all_else_stands_still(worker, nats_settings, say_much)
+    await cluster.settle()
+    assert checked <= 3  # the timer's, and those that are due anyway
+    await worker.acknowledge_late(dispatch)
+
+
 def _while_all_else_stands_still(
     worker: SimulatedWorker, nats_settings: NatsSettings, act: Callable[[], Awaitable[None]]
 ) -> None:
