@@ -99,7 +99,8 @@ def test_the_client_has_one_import_name_and_that_of_before_warns(
     environment: Path, tmp_path: Path
 ) -> None:
     code = "from mlx_nats_cluster import connect; import shared.client as before;"
-    same = f"{code} assert before.connect is connect"
+    same = f"{code} import mlx_nats_cluster as now; assert before.connect is connect;"
+    same += "assert set(now.__all__) <= set(dir(before))"
     told = run(environment, "python", "-c", same, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     refused = run(environment, "python", "-W", "error", "-c", code, cwd=tmp_path)

@@ -4,6 +4,7 @@ import ipaddress
 import socket
 
 from shared.errors import SettingsError
+from shared.loopback import is_surely_loopback
 
 
 def local_address(host: str, port: int) -> str:
@@ -36,9 +37,9 @@ def is_loopback(host: str) -> bool:
     Raises:
         SettingsError: `host` is neither localhost nor an IP address.
     """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        raise SettingsError(f"--listen: {host!r} is not an IP address") from None
+    if host != "localhost":
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise SettingsError(f"--listen: {host!r} is not an IP address") from None
+    return is_surely_loopback(host)
