@@ -15,7 +15,7 @@ import uvloop
 
 from benchmarks.simulated_fleet import first_worker
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import encode
 from shared.ids import BootId, ControllerId
 from shared.messages.controller_report import ControllerReport
@@ -30,7 +30,7 @@ class BareController:
     def __init__(self, bus: Bus, id: ControllerId) -> None:
         self._bus = bus
         self._id = id
-        self._arrived: asyncio.Queue[BusMessage] = asyncio.Queue()
+        self._arrived: asyncio.Queue[IncomingMessage] = asyncio.Queue()
         self._heard: set[str] = set()
 
     async def run(self) -> None:
@@ -44,7 +44,7 @@ class BareController:
             while True:
                 tasks.create_task(self._route(await self._arrived.get()))
 
-    async def _route(self, message: BusMessage) -> None:
+    async def _route(self, message: IncomingMessage) -> None:
         client, skill = subjects.parse_infer(message.subject)
         origin = {"request_id": orjson.loads(message.payload)["request_id"], "attempt": 0}
         accepted = {**origin, "worker": None, "status": "accepted", "seed": 1}
@@ -60,13 +60,13 @@ class BareController:
         answer = await self._bus.request(subject, orjson.dumps(batch), timeout_s=_ACK_S)
         orjson.loads(answer.payload)
 
-    async def _on_request_events(self, message: BusMessage) -> None:
+    async def _on_request_events(self, message: IncomingMessage) -> None:
         orjson.loads(message.payload)
 
-    async def _on_worker_event(self, message: BusMessage) -> None:
+    async def _on_worker_event(self, message: IncomingMessage) -> None:
         self._heard.add(message.subject)
 
-    async def _on_health(self, message: BusMessage) -> None:
+    async def _on_health(self, message: IncomingMessage) -> None:
         report = ControllerReport(
             id=self._id,
             boot_id=BootId("bare"),

@@ -18,13 +18,13 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.pace import steps
 from benchmarks.simulated_workers import MODEL, PROMPT_TOKENS, WORD
-from controller.gateway.openai.chat_answers import ChatFormat
+from controller.gateway.openai.chat_answers import ChatCompletionSerializer
 from shared.client import Completion
 from shared.ids import new_request_id
 from shared.messages.stream import ChoiceOutput, Timings, Usage
 
 _REQUEST = new_request_id()
-_FORM = ChatFormat(_REQUEST, MODEL, choices=1, include_usage=False)
+_FORM = ChatCompletionSerializer(_REQUEST, MODEL, choices=1, include_usage=False)
 _OPENING = _FORM.opening(None)
 _TOKEN = _FORM.events([ChoiceOutput(0, 0, [0], WORD)])
 _LAST = _FORM.events([ChoiceOutput(0, 0, [0], WORD, finish_reason="length")])

@@ -30,7 +30,7 @@ from benchmarks.routing import CONTROLLER, wait_until_heard
 from benchmarks.simulated_fleet import skills
 from benchmarks.stage import SCRIPTS, child, nats_server
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.ids import ClientName, SkillName
 from shared.settings.nats import NatsSettings
 
@@ -63,7 +63,7 @@ class _Side:
     arrivals: dict[str, float] = field(default_factory=dict)
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def take(self, message: BusMessage) -> None:
+    async def take(self, message: IncomingMessage) -> None:
         answer = orjson.loads(message.payload)
         if answer.get("done"):
             if "error" in answer:

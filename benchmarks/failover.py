@@ -36,7 +36,7 @@ from benchmarks.nats_cluster import NatsCluster, nats_cluster
 from benchmarks.simulated_engines import MODEL
 from benchmarks.stage import SCRIPTS
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.client import Cluster
 from shared.codec import decode
 from shared.errors import BusError, ClusterError, DecodeError
@@ -198,7 +198,7 @@ class Watch:
             asked.again += asked.end is None
         del self._plain[name]
 
-    async def _on_plain(self, message: BusMessage) -> None:
+    async def _on_plain(self, message: IncomingMessage) -> None:
         asked = self._plain.get(message.subject.rpartition(".")[2])
         if asked is None:
             return
@@ -217,7 +217,7 @@ class Watch:
             asked.end = told["error"]["code"] if "error" in told else "done"
             asked.answered.set()
 
-    async def _on_order(self, message: BusMessage) -> None:
+    async def _on_order(self, message: IncomingMessage) -> None:
         """The client was told before, or not, that another one leads: each term is seen here."""
         term = orjson.loads(message.payload).get("term") or 0
         self.heard.stale += 0 < term < self._term

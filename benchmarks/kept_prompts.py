@@ -11,9 +11,9 @@ from benchmarks.engine_alone import sampling
 from shared.ids import ModelId
 from worker.engine.cache_blocks import BlockCodec
 from worker.engine.caches import Cache
-from worker.engine.kv_memory import KVMemory, PrefixCacheLimits
+from worker.engine.kv_memory import KVMemory, PrefixCacheConfig
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import PendingPrefill, PrefillJob, PrefillRow
+from worker.engine.prefill import PendingPrefill, PrefillBatch, PrefillRow
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block_tree import NO_MATCH
@@ -40,7 +40,7 @@ class KeptPrompts:
 
     def __init__(self, model: LoadedModel, folder: Path, bits: int | None) -> None:
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        settings = PrefixCacheLimits(
+        settings = PrefixCacheConfig(
             block_tokens=_BLOCK_TOKENS, path=folder, disk_bytes=_DISK_BYTES, bits=bits
         )
         self._memory = KVMemory(settings, self._results.put)
@@ -61,7 +61,7 @@ class KeptPrompts:
         assert self._memory.files is not None
         return self._memory.files.held_bytes
 
-    def keep(self, job: PrefillJob) -> None:
+    def keep(self, job: PrefillBatch) -> None:
         """Have a prompt that is prefilled on disk, and no more in memory."""
         files = self._memory.files
         (pending,) = job.pending
@@ -72,7 +72,9 @@ class KeptPrompts:
             self._model.layout,
             PrefillRow(pending, recorder),
         )
-        own = PrefillJob(network, layout, [row], job.cache, job.done)  # a job stores its rest once
+        own = PrefillBatch(
+            network, layout, [row], job.cache, job.done
+        )  # a job stores its rest once
         own.record_rest()
         recorder.close()
         self.memory_bytes += self._memory.memory.held_bytes
@@ -85,7 +87,7 @@ class KeptPrompts:
             raise SystemExit(files.problem)
         self._forget()
 
-    def restored(self, job: PrefillJob, room: int) -> Cache:
+    def restored(self, job: PrefillBatch, room: int) -> Cache:
         """The cache of a prompt that was kept, out of its files, with room for more tokens."""
         (pending,) = job.pending
         restore = self._cache.restore(pending.ids_to_prefill)
@@ -107,12 +109,12 @@ class KeptPrompts:
         self._memory.handle_result(self._results.get(timeout=_LIMIT_S))
 
 
-def prefilled(model: LoadedModel, ids: list[int], room: int) -> PrefillJob:
+def prefilled(model: LoadedModel, ids: list[int], room: int) -> PrefillBatch:
     """All tokens but the last, in a cache with room for more."""
     order = Submit(0, ModelId("model"), None, None, ids, room, [], [], sampling())
     pending = PendingPrefill(PreparedSequence(order, ids, room), 0.0, 0.0, 0.0)
     cache = model.layout.new_cache(1, len(ids) - 1 + room)
-    job = PrefillJob(model.network, model.layout, [PrefillRow(pending)], cache)
+    job = PrefillBatch(model.network, model.layout, [PrefillRow(pending)], cache)
     while not job.complete:
         job.advance(_CHUNK_TOKENS)
     return job

@@ -52,7 +52,7 @@ def _compare(network: Any, count: int, repeats: int) -> dict[str, Any]:
     import mlx.core as mx
     import numpy as np
 
-    from worker.engine.cache_blocks import Arrays, BlockCodec, RowStart
+    from worker.engine.cache_blocks import Arrays, BlockCodec, RowPrefix
     from worker.engine.caches import CacheLayout, evaluate
     from worker.engine.gather import as_piece
 
@@ -68,13 +68,13 @@ def _compare(network: Any, count: int, repeats: int) -> dict[str, Any]:
         mx.eval(arrays)
         blocks.append(Arrays([as_piece(array) for array in arrays]))
     tokens = count * _BLOCK_TOKENS
-    whole = evaluated = codec.restored([RowStart(blocks)], tokens, tokens)
+    whole = evaluated = codec.restored([RowPrefix(blocks)], tokens, tokens)
     evaluate(whole)
     plain = [np.array(array.view(mx.uint8)) for leaf in evaluated for array in leaf.state[:2]]
     del whole, evaluated
 
     def gather() -> None:
-        evaluate(codec.restored([RowStart(blocks)], tokens, tokens))
+        evaluate(codec.restored([RowPrefix(blocks)], tokens, tokens))
 
     def copy() -> None:
         _ = [array.copy() for array in plain]  # all of them at once, as a cache needs them

@@ -8,7 +8,7 @@ from benchmarks.routing_load import Prompts
 from benchmarks.simulated_fleet import report, skills
 from controller.dispatch.query_builder import route_query_of
 from controller.fleet.registry import Registry
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.routing import RouteQuery, policy_named, select_worker
 from shared.ids import ClientName, ModelId, RequestId, WorkerId
 from shared.messages.events import Tier, WorkerEvent
@@ -60,13 +60,13 @@ def decision_us(workers: int) -> dict[str, float]:
     return {"need_us": need_us, "choose_us": _cpu_us(decide, needs)}
 
 
-def _requests() -> list[ClientRequest]:
+def _requests() -> list[TrackedRequest]:
     prompts, served = Prompts(7), skills()
     made = []
     for number in range(_REQUESTS):
         skill, body = prompts.make(number)
         made.append(
-            ClientRequest.arrived(
+            TrackedRequest.arrived(
                 _CLIENT,
                 skill,
                 ["_INBOX.x"],
@@ -80,7 +80,7 @@ def _requests() -> list[ClientRequest]:
     return made
 
 
-def _need(request: ClientRequest) -> RouteQuery:
+def _need(request: TrackedRequest) -> RouteQuery:
     query = route_query_of(request, (), None)
     query.links(ModelId(request.models[0]))
     return query

@@ -20,7 +20,7 @@ import uvloop
 from benchmarks.pace import steps
 from benchmarks.simulated_fleet import HOP, skills
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.ids import ClientName, SkillName
 from shared.settings.nats import NatsSettings
 
@@ -126,7 +126,7 @@ class Load:
         self._sent[name] = time.perf_counter()
         await self._bus.publish(subject, body, reply=f"{self._inbox}.{name}")
 
-    async def _on_answer(self, message: BusMessage) -> None:
+    async def _on_answer(self, message: IncomingMessage) -> None:
         name = message.subject.rpartition(".")[2]
         nobody: dict[str, Any] = {"error": {"message": "nobody takes requests"}}
         answer = nobody if message.no_responders else orjson.loads(message.payload)

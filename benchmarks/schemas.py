@@ -41,7 +41,7 @@ from worker.answer.format import PLAIN_FORMAT
 from worker.answer.grammar import AnswerConstraint, answer_grammar
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.facts import SequenceRejected, StepCompleted
-from worker.link.orders import Sampling, ToolCalling
+from worker.link.orders import Sampling, ToolCallingOptions
 from worker.models import demo_model
 
 _CLOSING = frozenset('"}]')
@@ -135,7 +135,7 @@ def _through_engine(
                 number, function = waiting.pop()
                 name = re.sub(r"[^A-Za-z0-9_.:-]", "_", function["name"])[:128]
                 tool = {**function, "name": name, "strict": True}
-                calling = ToolCalling([tool], required=True, parallel=False)
+                calling = ToolCallingOptions([tool], required=True, parallel=False)
                 how = Sampling(1.0, 1.0, 0, 0.0, 1.0, 0.0, 0.0, bias, number, None)
                 sequence = engine.submit(
                     f"Call {name}.", arguments.max_tokens, how, calling=calling

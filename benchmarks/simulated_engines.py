@@ -19,25 +19,25 @@ from dataclasses import dataclass
 
 from shared.bus import Bus
 from shared.ids import ModelId, SkillName, WorkerId
-from shared.logs import LogStore, set_up_logging
+from shared.logs import BusLogHandler, set_up_logging
 from shared.messages.conversation import utf8_bytes
-from shared.service import StopRequest, run_service
+from shared.service import StopSignal, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
 from shared.settings.worker import WorkerSettings
 from worker.agent.agent import Agent
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
-from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.prefill_speed import PrefillCost
 from worker.engine_process.process import EngineProcess
 from worker.link.facts import (
-    BatchMeasured,
+    BatchMeasurements,
     EngineMeasured,
     EngineStarted,
     Fact,
     ModelLoaded,
     Output,
     PrefillAdvanced,
-    SequenceStarted,
+    PrefillStarted,
     StepCompleted,
 )
 from worker.link.orders import Cancel, LoadModel, Order, Submit
@@ -127,7 +127,7 @@ class SimulatedEngine(EngineProcess):
         self._adaptive = AdaptiveBatchSize(
             settings.adaptive_batching, batching.min_batch_size, batching.max_batch_size
         )
-        self._speed = PrefillSpeed(0, 1)
+        self._speed = PrefillCost(0, 1)
         self._step_s = 0.0
         self._orders: asyncio.Queue[Order] = asyncio.Queue()
         self._waiting: deque[_Sequence] = deque()
@@ -174,7 +174,7 @@ class SimulatedEngine(EngineProcess):
             case LoadModel():
                 few_s = await self._compute(self._device.pass_s(_FEW_TOKENS))
                 many_s = await self._compute(self._device.pass_s(_MANY_TOKENS))
-                self._speed = PrefillSpeed.from_measurements(
+                self._speed = PrefillCost.from_measurements(
                     _FEW_TOKENS, few_s, _MANY_TOKENS, many_s
                 )
                 self._loaded = True
@@ -184,7 +184,7 @@ class SimulatedEngine(EngineProcess):
                 self._waiting.append(
                     _Sequence(order.sequence, tokens, tokens, order.max_tokens or 1)
                 )
-                await self._tell(SequenceStarted(order.sequence, tokens))
+                await self._tell(PrefillStarted(order.sequence, tokens))
             case Cancel():
                 await self._cancel(order.sequence)
             case _:
@@ -260,7 +260,7 @@ class SimulatedEngine(EngineProcess):
             waiting = len(self._waiting) + (self._begun is not None)
             step_s = self._step_s if self._rows else 0.0
             rows = min(len(self._rows) + 1, self._adaptive.limit)
-            batch = BatchMeasured(
+            batch = BatchMeasurements(
                 MODEL,
                 rows=len(self._rows),
                 waiting=waiting,
@@ -289,7 +289,12 @@ class SimulatedWorker(Agent):
     """A worker with one simulated engine."""
 
     def __init__(
-        self, settings: ClusterSettings, bus: Bus, worker: WorkerId, logs: LogStore, device: Device
+        self,
+        settings: ClusterSettings,
+        bus: Bus,
+        worker: WorkerId,
+        logs: BusLogHandler,
+        device: Device,
     ) -> None:
         super().__init__(settings, bus, worker, logs)
         engine = SimulatedEngine(
@@ -314,7 +319,7 @@ def _settings(nats: str) -> ClusterSettings:
     )
 
 
-async def _run(nats: str, workers: Sequence[tuple[str, float]], stop: StopRequest) -> int:
+async def _run(nats: str, workers: Sequence[tuple[str, float]], stop: StopSignal) -> int:
     settings = _settings(nats)
     logs = set_up_logging(settings.logging, "worker", "simulated")
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:

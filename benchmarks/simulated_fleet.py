@@ -22,18 +22,18 @@ import uvloop
 
 from benchmarks.pace import steps
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ControllerId, ModelId, SkillName, WorkerId
-from shared.messages.engine_status import BatchStatus, EngineStatus, KVMemoryStatus
+from shared.messages.engine_status import EngineStatus, ModelBatchStatus, PrefixCacheStatus
 from shared.messages.events import WorkerEvent
-from shared.messages.model_status import ModelSpeed, ModelStatus
+from shared.messages.model_status import ModelPerformance, ModelStatus
 from shared.messages.prefixes import conversation_links, session_link
 from shared.messages.priorities import PRIORITIES
 from shared.messages.worker_report import (
     Hardware,
-    LevelStatus,
     MemoryStatus,
+    QueuePriorityStatus,
     QueueStatus,
     WorkerReport,
 )
@@ -82,7 +82,7 @@ def report(number: int) -> WorkerReport:
         dispatches_per_message=64,
         queue=QueueStatus(
             levels={
-                level: LevelStatus(admitted=number * 7, wait_p50_ms=1.25, wait_p95_ms=18.5)
+                level: QueuePriorityStatus(admitted=number * 7, wait_p50_ms=1.25, wait_p95_ms=18.5)
                 for level in PRIORITIES
             },
             room=dict.fromkeys(PRIORITIES, 100),
@@ -105,7 +105,7 @@ def report(number: int) -> WorkerReport:
 
 
 def _status(model: ModelId, drawn: random.Random) -> ModelStatus:
-    speed = ModelSpeed(
+    speed = ModelPerformance(
         prefill_tokens_per_s=round(drawn.uniform(300, 3000), 1),
         step_ms=round(drawn.uniform(15, 60), 2),
         rows=32,
@@ -135,8 +135,8 @@ def _engine(models: list[ModelId]) -> EngineStatus:
         step_ms=31.7,
         threads=18,
         cpu_cores=0.17,
-        batches=[BatchStatus(model=model, limit=32, step_ms=31.7) for model in models[:2]],
-        kv_memory=KVMemoryStatus(blocks=812, hits=4711, misses=815, memory_bytes=3 * _GB),
+        batches=[ModelBatchStatus(model=model, limit=32, step_ms=31.7) for model in models[:2]],
+        kv_memory=PrefixCacheStatus(blocks=812, hits=4711, misses=815, memory_bytes=3 * _GB),
     )
 
 
@@ -215,7 +215,7 @@ class SimulatedFleet:
             tasks.create_task(self._beat())
             tasks.create_task(self._answer())
 
-    async def _on_probe(self, message: BusMessage) -> None:
+    async def _on_probe(self, message: IncomingMessage) -> None:
         await self._bus.publish(message.reply, b"")
 
     async def _beat(self) -> None:
@@ -230,7 +230,7 @@ class SimulatedFleet:
                 if (beat + number) % _KEPT_EVERY == 0 and (body := worker.kept_changes()):
                     await self._bus.publish(subjects.prefix_event(worker.id), body)
 
-    async def _on_dispatch(self, message: BusMessage) -> None:
+    async def _on_dispatch(self, message: IncomingMessage) -> None:
         arrived_s = time.perf_counter()
         worker = self._by_id[WorkerId(message.subject.split(".")[2])]
         batch = orjson.loads(message.payload)
@@ -280,7 +280,7 @@ class SimulatedFleet:
         worker.ended += 1
         worker.keep(dispatch["client"], dispatch["model"], dispatch["request"])
 
-    async def _on_order(self, message: BusMessage) -> None:
+    async def _on_order(self, message: IncomingMessage) -> None:
         if not message.reply:
             return
         _, _, id, _, verb = message.subject.split(".")
@@ -293,7 +293,7 @@ class SimulatedFleet:
             answer |= {"boot_id": worker.boot_id, "claimed": {"term": worker.term}}
         await self._bus.publish(message.reply, orjson.dumps(answer))
 
-    async def _on_hop(self, message: BusMessage) -> None:
+    async def _on_hop(self, message: IncomingMessage) -> None:
         arrived = orjson.dumps({"arrived_s": time.perf_counter()})
         await self._bus.publish(message.reply, arrived)
 

@@ -17,7 +17,7 @@ import uvloop
 
 from benchmarks.pace import steps
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode, encode
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.control import Claimed, ClaimWorker, ControlReply
@@ -68,10 +68,10 @@ class SimulatedWorker:
             if self._steps_per_s:
                 tasks.create_task(self._make_steps())
 
-    async def _on_probe(self, message: BusMessage) -> None:
+    async def _on_probe(self, message: IncomingMessage) -> None:
         await self._bus.publish(message.reply, b"")
 
-    async def _on_claim(self, message: BusMessage) -> None:
+    async def _on_claim(self, message: IncomingMessage) -> None:
         self._term = decode(ClaimWorker, message.payload).term or 0
         claimed = Claimed(term=self._term)
         reply = ControlReply(worker=self._id, boot_id=_BOOT, ok=True, claimed=claimed)
@@ -87,7 +87,7 @@ class SimulatedWorker:
             await self._step(self._requests)
             self._requests = [request for request in self._requests if request.end is None]
 
-    async def _on_dispatch(self, message: BusMessage) -> None:
+    async def _on_dispatch(self, message: IncomingMessage) -> None:
         batch = decode(DispatchBatch, message.payload)
         results, requests = [], []
         for dispatch in batch.dispatches:

@@ -7,13 +7,13 @@ from shared.messages.request_events import TokensEmitted
 from worker.link.facts import Output
 from worker.main import main
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import RequestChoice
+from worker.requests.choice import ActiveChoice
 from worker.requests.leader_events import tokens_emitted
 from worker.scheduling import step_results
 
 
 def _first_tokens_emitted(
-    request: ActiveRequest, choice: RequestChoice, output: Output
+    request: ActiveRequest, choice: ActiveChoice, output: Output
 ) -> TokensEmitted | None:
     return tokens_emitted(request, choice, output) if output.index == 0 else None
 

@@ -28,8 +28,8 @@ from shared.discovery.announcer import announced
 from shared.discovery.controller_announcement import announcement_of
 from shared.errors import ClusterError
 from shared.ids import ControllerId, name_from
-from shared.logs import LogStore, set_up_logging
-from shared.service import StopRequest, run_on_bus, run_service
+from shared.logs import BusLogHandler, set_up_logging
+from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.rolled_out import RolledOutVersion
 
@@ -107,8 +107,8 @@ async def _serve(
     settings: ClusterSettings,
     load: LoadSettings,
     identity: ControllerId,
-    logs: LogStore,
-    stop: StopRequest,
+    logs: BusLogHandler,
+    stop: StopSignal,
 ) -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -15,7 +15,7 @@ from controller.leader.election import LeaderElection
 from controller.leader.leader import Leader
 from controller.requests.events import WorkerReported
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode
 from shared.errors import DecodeError
 from shared.ids import ControllerId
@@ -92,7 +92,7 @@ class Membership:
         leader = self._current_leader()
         return leader.machine.busy_workers if leader is not None else []
 
-    async def _on_worker_event(self, message: BusMessage) -> None:
+    async def _on_worker_event(self, message: IncomingMessage) -> None:
         try:
             event = decode(WorkerEvent, message.payload)
         except DecodeError as error:
@@ -121,7 +121,7 @@ class Membership:
         if (leader := self._current_leader()) is not None:
             leader.handle(gone)
 
-    async def _on_controller_event(self, message: BusMessage) -> None:
+    async def _on_controller_event(self, message: IncomingMessage) -> None:
         try:
             event = decode(ControllerEvent, message.payload)
         except DecodeError as error:

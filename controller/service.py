@@ -13,24 +13,24 @@ from controller.fleet.registry import Registry
 from controller.intake.request_handler import RequestHandler
 from controller.leader.election import LeaderElection, LeaseBackend
 from controller.leader.leader import Leader
-from controller.leader.peers import ControllerPeers
+from controller.leader.peers import ControllerQueries
 from controller.leader.transfer import receive_transfer, send_to_successor
-from controller.lifecycle.machine import RequestMachine
+from controller.lifecycle.machine import RequestStateMachine
 from controller.membership import Membership
 from controller.metrics_server import serving_metrics
 from controller.requests.events import EndRequests, ShutdownBegan, WorkerReported
 from controller.requests.metrics import ControllerMetrics
 from controller.rollout.runner import RolloutRunner
-from controller.status import ControllerStatus
+from controller.status import ControllerReporter
 from shared import subjects
-from shared.bus import Bus, BusMessage, Endpoint, LeaseStore, MicroService
+from shared.bus import Bus, Endpoint, IncomingMessage, LeaseStore, MicroService
 from shared.errors import BusError, SettingsError
 from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
-from shared.logs import LogStore
+from shared.logs import BusLogHandler
 from shared.messages.controller_report import ControllerReport, ControllerState
 from shared.messages.dispatch import Dispatch
 from shared.messages.stream import StreamError
-from shared.service import StopRequest
+from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.changes import Effect, SettingDifference, changes, effect_on_controller
 from shared.settings.load import read_text
@@ -57,7 +57,7 @@ class Controller:
         settings: ClusterSettings,
         bus: Bus,
         controller_id: ControllerId,
-        logs: LogStore,
+        logs: BusLogHandler,
         *,
         load: LoadSettings | None = None,
         version: int = 0,
@@ -85,7 +85,7 @@ class Controller:
         self._link = LinkMonitor(bus)
         self._prefixes = PrefixCacheIndex(bus, self._registry)
         self._metrics = ControllerMetrics(self._registry)
-        self._peers = ControllerPeers(bus)
+        self._peers = ControllerQueries(bus)
         self._leadership = LeaderElection(
             store or LeaseStore(bus, subjects.LEADER_BUCKET, subjects.LEADER_KEY),
             controller_id,
@@ -111,7 +111,7 @@ class Controller:
             self._on_stable_version,
             self._plan,
         )
-        self._status = ControllerStatus(
+        self._status = ControllerReporter(
             bus,
             controller_id,
             self.boot_id,
@@ -145,7 +145,7 @@ class Controller:
     def report(self) -> ControllerReport:
         return self._status.report()
 
-    async def run(self, stop: StopRequest) -> None:
+    async def run(self, stop: StopSignal) -> None:
         """Serve until asked to stop, then drain and close.
 
         Raises:
@@ -157,7 +157,7 @@ class Controller:
                 logger.info("Prometheus metrics at %s", url)
             await self._serve(stop)
 
-    async def _serve(self, stop: StopRequest) -> None:
+    async def _serve(self, stop: StopSignal) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._subscribe()
@@ -269,7 +269,7 @@ class Controller:
         now = time.monotonic()
         for view in self._registry.workers:
             view.reset_unreported()
-        machine = RequestMachine(
+        machine = RequestStateMachine(
             self.id,
             self._leadership.term,
             self._settings,
@@ -294,12 +294,12 @@ class Controller:
         if leader is not None:
             await leader.close()
 
-    async def _on_transfer(self, message: BusMessage) -> None:
+    async def _on_transfer(self, message: IncomingMessage) -> None:
         await receive_transfer(self._bus, message, self._leader, self._settings.skills)
 
     # Shutdown.
 
-    async def _shut_down(self, stop: StopRequest) -> None:
+    async def _shut_down(self, stop: StopSignal) -> None:
         """Shut down without losing a request.
 
         First the standbys start to hold new requests; only then this controller stops accepting
@@ -340,7 +340,7 @@ class Controller:
         term = self._leadership.term
         await send_to_successor(self._bus, self._registry, self.id, term, requests)
 
-    async def _within(self, limit_s: float, wait: Awaitable[None], stop: StopRequest) -> bool:
+    async def _within(self, limit_s: float, wait: Awaitable[None], stop: StopSignal) -> bool:
         """Whether the awaitable completed within the limit."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.0 if stop.immediate else limit_s):

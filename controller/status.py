@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from controller.fleet.registry import Registry
 from controller.leader.election import LeaderElection
-from controller.lifecycle.machine import RequestMachine
+from controller.lifecycle.machine import RequestStateMachine
 from controller.requests.metrics import ControllerMetrics
 from controller.rollout.runner import RolloutRunner
 from shared import subjects
@@ -25,7 +25,7 @@ from shared.version import VERSION
 logger = logging.getLogger(__name__)
 
 
-class ControllerStatus:
+class ControllerReporter:
     """
     Args:
         machine: returns the request machine while this controller leads, else None.
@@ -44,7 +44,7 @@ class ControllerStatus:
         metrics: ControllerMetrics,
         leadership: LeaderElection,
         rollout_runner: RolloutRunner,
-        machine: Callable[[], RequestMachine | None],
+        machine: Callable[[], RequestStateMachine | None],
         *,
         skills: dict[SkillName, list[ModelId]],
         heartbeat_interval_s: float,

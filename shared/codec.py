@@ -22,7 +22,7 @@ class InternalMessage(BaseModel):
     protocol: int = PROTOCOL
 
 
-class InternalPart(BaseModel):
+class InternalMessagePart(BaseModel):
     """Base of the objects inside internal messages."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)

@@ -14,10 +14,10 @@
         ├── BusUnreachable        no server answers
         ├── NoResponders          no subscriber for the subject of a request
         ├── RequestTimedOut       a responder exists (or may) but did not answer in time
-        ├── NotPermitted          the server does not permit this user the subject
+        ├── BusPermissionDenied          the server does not permit this user the subject
         ├── NoJetStream           the server has no JetStream
         ├── WriteConflict         another writer has changed the value in JetStream
-        ├── StoreFull             JetStream has no capacity left for the value
+        ├── JetStreamFull             JetStream has no capacity left for the value
         └── PayloadTooLarge       the message exceeds the server's limit
 
 Codes are stable: programs compare them, people read the message. `ERROR_CODES` lists all
@@ -30,86 +30,92 @@ from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorCode:
+class ErrorCodeInfo:
     """The meaning of a code, and whether the same request may succeed later."""
 
     meaning: str
     retryable: bool
 
 
-ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
+ERROR_CODES: Mapping[str, ErrorCodeInfo] = MappingProxyType(
     {
-        "invalid_request": ErrorCode("A field is missing, unknown or out of range.", False),
-        "not_supported": ErrorCode("The field is known but not supported yet.", False),
-        "unauthenticated": ErrorCode("The API key is missing or unknown.", False),
-        "not_allowed": ErrorCode("The API key does not allow this.", False),
-        "not_permitted": ErrorCode("The NATS server does not permit this to the user.", False),
-        "rate_limit_exceeded": ErrorCode(
+        "invalid_request": ErrorCodeInfo("A field is missing, unknown or out of range.", False),
+        "not_supported": ErrorCodeInfo("The field is known but not supported yet.", False),
+        "unauthenticated": ErrorCodeInfo("The API key is missing or unknown.", False),
+        "not_allowed": ErrorCodeInfo("The API key does not allow this.", False),
+        "not_permitted": ErrorCodeInfo("The NATS server does not permit this to the user.", False),
+        "rate_limit_exceeded": ErrorCodeInfo(
             "The client, or its API key, exceeded its limit; see retry_after_ms.", True
         ),
-        "not_found": ErrorCode("Nothing exists at this path, or under this id.", False),
-        "store_unavailable": ErrorCode("The store cannot be read now.", True),
-        "method_not_allowed": ErrorCode("This path does not support the method.", False),
-        "request_timeout": ErrorCode("The request did not arrive completely in time.", True),
-        "headers_too_large": ErrorCode(
+        "not_found": ErrorCodeInfo("Nothing exists at this path, or under this id.", False),
+        "store_unavailable": ErrorCodeInfo("The store cannot be read now.", True),
+        "method_not_allowed": ErrorCodeInfo("This path does not support the method.", False),
+        "request_timeout": ErrorCodeInfo("The request did not arrive completely in time.", True),
+        "headers_too_large": ErrorCodeInfo(
             "The request has more or longer headers than allowed.", False
         ),
-        "too_many_connections": ErrorCode("The gateway has reached its connection limit.", True),
-        "payload_too_large": ErrorCode("The request has more bytes than allowed.", False),
-        "unsupported_encoding": ErrorCode("The body is neither uncompressed nor gzip.", False),
-        "reply_not_allowed": ErrorCode("The reply subject is not an inbox of this client.", False),
-        "unknown_skill": ErrorCode("cluster.yaml has no such skill.", False),
-        "unknown_model": ErrorCode("The model does not exist, or the skill lacks it.", False),
-        "context_length_exceeded": ErrorCode("The prompt leaves no context for an answer.", False),
-        "unknown_request": ErrorCode("No request with this id is known (any more).", False),
-        "unknown_session": ErrorCode(
+        "too_many_connections": ErrorCodeInfo(
+            "The gateway has reached its connection limit.", True
+        ),
+        "payload_too_large": ErrorCodeInfo("The request has more bytes than allowed.", False),
+        "unsupported_encoding": ErrorCodeInfo("The body is neither uncompressed nor gzip.", False),
+        "reply_not_allowed": ErrorCodeInfo(
+            "The reply subject is not an inbox of this client.", False
+        ),
+        "unknown_skill": ErrorCodeInfo("cluster.yaml has no such skill.", False),
+        "unknown_model": ErrorCodeInfo("The model does not exist, or the skill lacks it.", False),
+        "context_length_exceeded": ErrorCodeInfo(
+            "The prompt leaves no context for an answer.", False
+        ),
+        "unknown_request": ErrorCodeInfo("No request with this id is known (any more).", False),
+        "unknown_session": ErrorCodeInfo(
             "The history of this session is not stored; send the whole conversation.", False
         ),
-        "session_quota": ErrorCode("Pinned sessions would exceed their quota.", False),
-        "request_id_conflict": ErrorCode("The request_id was used with another body.", False),
-        "requirements_unmet": ErrorCode("No worker has the required hardware or labels.", True),
-        "no_worker": ErrorCode("No worker that can serve this is available.", True),
-        "model_unavailable": ErrorCode(
+        "session_quota": ErrorCodeInfo("Pinned sessions would exceed their quota.", False),
+        "request_id_conflict": ErrorCodeInfo("The request_id was used with another body.", False),
+        "requirements_unmet": ErrorCodeInfo("No worker has the required hardware or labels.", True),
+        "no_worker": ErrorCodeInfo("No worker that can serve this is available.", True),
+        "model_unavailable": ErrorCodeInfo(
             "The worker does not have the model, or loading failed.", True
         ),
-        "model_in_use": ErrorCode("Requests use the model, so it cannot be unloaded.", True),
-        "queue_full": ErrorCode("The queue is full; see retry_after_ms.", True),
-        "circuit_open": ErrorCode(
+        "model_in_use": ErrorCodeInfo("Requests use the model, so it cannot be unloaded.", True),
+        "queue_full": ErrorCodeInfo("The queue is full; see retry_after_ms.", True),
+        "circuit_open": ErrorCodeInfo(
             "The workers that could serve this failed recently; see retry_after_ms.", True
         ),
-        "memory_pressure": ErrorCode("Memory is short; see retry_after_ms.", True),
-        "draining": ErrorCode("The node is shutting down and accepts no requests.", True),
-        "not_claimed": ErrorCode(
+        "memory_pressure": ErrorCodeInfo("Memory is short; see retry_after_ms.", True),
+        "draining": ErrorCodeInfo("The node is shutting down and accepts no requests.", True),
+        "not_claimed": ErrorCodeInfo(
             "The worker accepts work only from the leader that claimed it.", True
         ),
-        "stale_term": ErrorCode("Another controller leads now.", True),
-        "deadline_exceeded": ErrorCode("timeout_ms passed before the request ended.", True),
-        "worker_lost": ErrorCode("The worker that served this stopped responding.", True),
-        "engine_crashed": ErrorCode("The engine process that served this crashed.", True),
-        "request_crashes_engine": ErrorCode(
+        "stale_term": ErrorCodeInfo("Another controller leads now.", True),
+        "deadline_exceeded": ErrorCodeInfo("timeout_ms passed before the request ended.", True),
+        "worker_lost": ErrorCodeInfo("The worker that served this stopped responding.", True),
+        "engine_crashed": ErrorCodeInfo("The engine process that served this crashed.", True),
+        "request_crashes_engine": ErrorCodeInfo(
             "Two engine processes crashed on this request; it is not retried.", False
         ),
-        "request_failed": ErrorCode("The engine could not process this request.", False),
-        "no_controller": ErrorCode("No controller accepts requests on this server.", True),
-        "stream_broken": ErrorCode("Messages of the stream were lost permanently.", True),
-        "answer_too_large": ErrorCode(
+        "request_failed": ErrorCodeInfo("The engine could not process this request.", False),
+        "no_controller": ErrorCodeInfo("No controller accepts requests on this server.", True),
+        "stream_broken": ErrorCodeInfo("Messages of the stream were lost permanently.", True),
+        "answer_too_large": ErrorCodeInfo(
             "The answer exceeds the size of one message; use stream: true.", False
         ),
-        "client_gone": ErrorCode(
+        "client_gone": ErrorCodeInfo(
             "The stream had no subscriber any more, so the request was ended.", True
         ),
-        "slow_consumer": ErrorCode("The client left too much of the stream unread.", True),
-        "stream_silent": ErrorCode("No message of the stream arrived in time.", True),
-        "disconnected": ErrorCode("The connection to NATS is lost.", True),
-        "internal_error": ErrorCode("An error inside the cluster; please report it.", True),
-        "answer_incomplete": ErrorCode(
+        "slow_consumer": ErrorCodeInfo("The client left too much of the stream unread.", True),
+        "stream_silent": ErrorCodeInfo("No message of the stream arrived in time.", True),
+        "disconnected": ErrorCodeInfo("The connection to NATS is lost.", True),
+        "internal_error": ErrorCodeInfo("An error inside the cluster; please report it.", True),
+        "answer_incomplete": ErrorCodeInfo(
             "The answer ended before its JSON was complete, for example at max_tokens.", False
         ),
-        "answer_invalid": ErrorCode("The answer does not match the requested schema.", False),
-        "settings": ErrorCode("A file, variable or flag has an invalid value.", False),
-        "model": ErrorCode("A model cannot be found, loaded or parsed.", False),
-        "decode": ErrorCode("The bytes are not a message of this protocol.", False),
-        "bus": ErrorCode("The connection to NATS failed.", True),
+        "answer_invalid": ErrorCodeInfo("The answer does not match the requested schema.", False),
+        "settings": ErrorCodeInfo("A file, variable or flag has an invalid value.", False),
+        "model": ErrorCodeInfo("A model cannot be found, loaded or parsed.", False),
+        "decode": ErrorCodeInfo("The bytes are not a message of this protocol.", False),
+        "bus": ErrorCodeInfo("The connection to NATS failed.", True),
     }
 )
 
@@ -224,7 +230,7 @@ class RequestTimedOut(BusError):
     pass
 
 
-class NotPermitted(BusError):
+class BusPermissionDenied(BusError):
     code = "not_permitted"
 
 
@@ -236,7 +242,7 @@ class WriteConflict(BusError):
     pass
 
 
-class StoreFull(BusError):
+class JetStreamFull(BusError):
     pass
 
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 
-class ExternalModel(BaseModel):
+class ExternalInput(BaseModel):
     """Strict; rejects unknown fields."""
 
     model_config = ConfigDict(

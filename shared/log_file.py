@@ -6,7 +6,7 @@ from pathlib import Path
 from shared.errors import SettingsError
 
 
-class LogFile:
+class WatchedLogFile:
     """Appends lines to a file. If the file is renamed or removed, as newsyslog does, the next
     lines go to a new file: rotation needs no signal."""
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol, TextIO
 import orjson
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode
 from shared.errors import BusError, DecodeError
-from shared.log_file import LogFile
+from shared.log_file import WatchedLogFile
 from shared.messages.logs import LogLevel, RecentLogsQuery
 from shared.settings.tree import LoggingSettings
 from shared.version import PROTOCOL
@@ -45,7 +45,7 @@ class LogOutput(Protocol):
     def flush(self) -> object: ...
 
 
-class LogLine(NamedTuple):
+class EncodedLogRecord(NamedTuple):
     """A record of `logging`, encoded as the JSON of a `LogRecord`."""
 
     kind: str
@@ -53,7 +53,7 @@ class LogLine(NamedTuple):
     body: bytes
 
 
-class LogStore(logging.Handler):
+class BusLogHandler(logging.Handler):
     """Stores the latest records, and publishes new ones once it has a bus.
 
     Args:
@@ -65,8 +65,8 @@ class LogStore(logging.Handler):
         self._kind = kind
         self._id = identity
         self._out = out
-        self._lines: deque[LogLine] = deque(maxlen=_MAX_RECORDS)
-        self._unsent: deque[LogLine] = deque(maxlen=_MAX_RECORDS)
+        self._lines: deque[EncodedLogRecord] = deque(maxlen=_MAX_RECORDS)
+        self._unsent: deque[EncodedLogRecord] = deque(maxlen=_MAX_RECORDS)
         self._unwritten: list[bytes] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -108,7 +108,7 @@ class LogStore(logging.Handler):
     async def answer(self, bus: Bus) -> None:
         """Answer queries for recent records."""
 
-        async def handle(message: BusMessage) -> None:
+        async def handle(message: IncomingMessage) -> None:
             if not message.reply:
                 return
             try:
@@ -140,13 +140,13 @@ class LogStore(logging.Handler):
                 return
 
 
-def set_up_logging(settings: LoggingSettings, kind: str, identity: str) -> LogStore:
+def set_up_logging(settings: LoggingSettings, kind: str, identity: str) -> BusLogHandler:
     """Configure the root logger of a service; call once, before anything is logged."""
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
-    file = LogFile(Path(settings.file).expanduser()) if settings.file is not None else None
+    file = WatchedLogFile(Path(settings.file).expanduser()) if settings.file is not None else None
     logging._srcfile = None  # no handler prints the source location
     logging.setLogRecordFactory(_Record)
-    store = LogStore(kind, identity, file or (None if text else sys.stderr.buffer))
+    store = BusLogHandler(kind, identity, file or (None if text else sys.stderr.buffer))
     root = logging.getLogger()
     root.handlers = [store, _TextLines()] if text else [store]
     root.setLevel(settings.level.upper())
@@ -155,8 +155,8 @@ def set_up_logging(settings: LoggingSettings, kind: str, identity: str) -> LogSt
     return store
 
 
-def log_line(record: logging.LogRecord, kind: str, identity: str) -> LogLine:
-    """Return a record of `logging` as a `LogLine`."""
+def log_line(record: logging.LogRecord, kind: str, identity: str) -> EncodedLogRecord:
+    """Return a record of `logging` as a `EncodedLogRecord`."""
     message = record.getMessage()
     if record.exc_info:
         message = f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
@@ -171,7 +171,7 @@ def log_line(record: logging.LogRecord, kind: str, identity: str) -> LogLine:
         "message": message,
         "fields": fields,
     }
-    return LogLine(kind, fields.get("request_id"), _json(entry))
+    return EncodedLogRecord(kind, fields.get("request_id"), _json(entry))
 
 
 @lru_cache(maxsize=1)

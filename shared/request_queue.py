@@ -27,12 +27,12 @@ _RESERVED_SHARE = 20
 full of the lower ones must not shut out the higher."""
 
 
-class QueueItem(Protocol):
+class QueueableRequest(Protocol):
     @property
     def level(self) -> Priority: ...
 
 
-Q = TypeVar("Q", bound=QueueItem)
+Q = TypeVar("Q", bound=QueueableRequest)
 K = TypeVar("K", bound=Hashable)
 
 

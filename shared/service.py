@@ -22,7 +22,7 @@ PARENT_VARIABLE = "CLUSTER_PARENT_PIPE"
 """Set to 1 by a parent process that holds the other end of our stdin: EOF means that it died."""
 
 
-class StopRequest:
+class StopSignal:
     """Set when the process must stop. `immediate`: without draining."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class StopRequest:
         await self._event.wait()
 
 
-async def unless_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T | None:
+async def unless_stopped(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of `work`, or None if a stop was requested first."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())
@@ -54,7 +54,7 @@ async def unless_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T |
 
 
 async def run_on_bus(
-    stop: StopRequest,
+    stop: StopSignal,
     settings: NatsSettings,
     role: str,
     name: str,
@@ -77,14 +77,14 @@ async def run_on_bus(
     return 0
 
 
-def run_service(work: Callable[[StopRequest], Awaitable[int]]) -> int:
+def run_service(work: Callable[[StopSignal], Awaitable[int]]) -> int:
     """Run `work` until it returns its exit status.
 
     SIGTERM and SIGINT request a stop; a second signal exits immediately.
     """
 
     async def supervise() -> int:
-        stop = StopRequest()
+        stop = StopSignal()
         loop = asyncio.get_running_loop()
 
         def on_signal() -> None:
@@ -102,7 +102,7 @@ def run_service(work: Callable[[StopRequest], Awaitable[int]]) -> int:
         return runner.run(supervise())
 
 
-def _watch_parent(loop: asyncio.AbstractEventLoop, stop: StopRequest) -> None:
+def _watch_parent(loop: asyncio.AbstractEventLoop, stop: StopSignal) -> None:
     descriptor = sys.stdin.fileno()
 
     def on_readable() -> None:

@@ -12,7 +12,7 @@ _CALL_BYTES = 300
 _LOGPROB_BYTES = 100
 
 
-class StreamLog:
+class OutputHistory:
     """The outputs of all choices, those of each choice in order.
 
     With `max_bytes` the oldest outputs are dropped: then the log only serves resends.

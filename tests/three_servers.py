@@ -5,7 +5,7 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
-from shared.access.folder import AccessFolder, ListenAddresses
+from shared.access.folder import AccessFolder, ServerAddresses
 from shared.access.server_folder import CONFIG_NAME
 from tests.processes import SCRIPTS, free_port
 
@@ -17,7 +17,7 @@ class ThreeServers:
     """The folder of their secrets, and the processes, each started in a copy of its own folder."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        listening = ListenAddresses(
+        listening = ServerAddresses(
             names=list(ADDRESSES), port=int(free_port()), route_port=int(free_port())
         )
         self.access = AccessFolder.create(folder / "access", listening)

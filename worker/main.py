@@ -28,9 +28,9 @@ from shared.cli.options import (
 from shared.discovery.selection import is_server_unset, select_servers
 from shared.errors import NoResponders, RequestTimedOut, SettingsError
 from shared.ids import WorkerId
-from shared.logs import LogStore, set_up_logging
+from shared.logs import BusLogHandler, set_up_logging
 from shared.python_module import python_module
-from shared.service import StopRequest, run_on_bus, run_service
+from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
 from shared.settings.ignored import ignored_settings
@@ -148,9 +148,9 @@ for joining in membership_commands("worker"):
 async def _serve(
     settings: ClusterSettings,
     identity: WorkerId,
-    logs: LogStore,
+    logs: BusLogHandler,
     configuration: Configuration,
-    stop: StopRequest,
+    stop: StopSignal,
 ) -> int:
     restart = False
 

@@ -19,7 +19,7 @@ _MIN_TARGET = 2
 _ADJUSTED_EVERY = 10
 
 
-class BatchTarget:
+class DispatchBatchTarget:
     """The number of dispatches for one worker that are worth waiting for.
 
     It is lowered while the hold is longer than the time the worker takes to answer, and raised
@@ -58,7 +58,7 @@ class DispatchHoldTimer:
     or when one was held for the maximum time.
     """
 
-    def __init__(self, limits: DispatchSettings, target: BatchTarget) -> None:
+    def __init__(self, limits: DispatchSettings, target: DispatchBatchTarget) -> None:
         self._min_hold_s = limits.min_hold_ms / 1000
         self._max_hold_s = limits.max_hold_ms / 1000
         self._target = target

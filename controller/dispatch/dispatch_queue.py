@@ -8,11 +8,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controller.dispatch.dispatch_batching import PAUSE_S, BatchTarget, DispatchHoldTimer
+from controller.dispatch.dispatch_batching import PAUSE_S, DispatchBatchTarget, DispatchHoldTimer
 from controller.requests.deadlines import Deadlines
 from controller.requests.instructions import SendDispatches
 from controller.requests.metrics import Totals
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.routing import TEMPORARY
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import DispatchReply, Refusal, encode_batch
@@ -33,7 +33,7 @@ class DispatchOutcome:
         unknown: the worker did not answer, and may have the request.
     """
 
-    request: ClientRequest
+    request: TrackedRequest
     attempt: int
     refusal: Refusal | None
     boot_id: BootId | None = None
@@ -53,7 +53,7 @@ class _Worker:
     id: WorkerId
     boot_id: BootId
     max_per_message: int
-    target: BatchTarget
+    target: DispatchBatchTarget
     lanes: "dict[ModelId, _Lane]" = field(default_factory=dict)
     sent: set[int] = field(default_factory=set)
     paused_until: float = float("-inf")
@@ -68,7 +68,7 @@ class _Lane:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    request: ClientRequest
+    request: TrackedRequest
     attempt: int
     body: bytes
     held_at: float
@@ -102,7 +102,7 @@ class DispatchQueue:
         self._term = term
         self._settings = settings
         self._workers: dict[tuple[WorkerId, BootId], _Worker] = {}
-        self._held: dict[ClientRequest, _Lane] = {}
+        self._held: dict[TrackedRequest, _Lane] = {}
         self._sent: dict[int, _Sent] = {}
         self._due: Deadlines[_Lane | int] = Deadlines()
         self.max_bytes = max_bytes
@@ -123,7 +123,7 @@ class DispatchQueue:
         return len(self._held) + sum(len(sent.entries) for sent in self._sent.values())
 
     def add(
-        self, report: WorkerReport, request: ClientRequest, now: float
+        self, report: WorkerReport, request: TrackedRequest, now: float
     ) -> Sequence[SendDispatches]:
         """Hold an offer until it is due. Return the messages to send now."""
         worker = self._worker(report)
@@ -138,7 +138,7 @@ class DispatchQueue:
         self._due.set(lane, due_at)
         return ()
 
-    def withdraw(self, request: ClientRequest) -> bool:
+    def withdraw(self, request: TrackedRequest) -> bool:
         """Remove an offer that is still held. Return False if it is not held any more."""
         lane = self._held.pop(request, None)
         if lane is None:
@@ -213,7 +213,7 @@ class DispatchQueue:
         worker = self._workers.get((report.id, report.boot_id))
         if worker is None:
             limit = max(1, min(report.dispatches_per_message, self._settings.max_batch))
-            worker = _Worker(report.id, report.boot_id, limit, BatchTarget(limit))
+            worker = _Worker(report.id, report.boot_id, limit, DispatchBatchTarget(limit))
             self._workers[report.id, report.boot_id] = worker
         return worker
 

@@ -18,7 +18,7 @@ from controller.fleet.registry import Registry
 from controller.requests.client_messages import accepted_status
 from controller.requests.instructions import Instructions
 from controller.requests.metrics import ControllerMetrics
-from controller.requests.request import WORKER_FAULTS, ClientRequest, WorkerRejection
+from controller.requests.request import WORKER_FAULTS, TrackedRequest, WorkerRejection
 from controller.requests.transitions import Trigger
 from controller.routing import NoRoute, most_relevant_reason
 from shared.errors import ERROR_CODES, ClusterError, is_retryable
@@ -34,10 +34,10 @@ _STARTS_WITHIN_S = 60.0
 loading accepts requests."""
 
 
-class FireEvent(Protocol):
+class TriggerHandler(Protocol):
     """Performs the action that follows from a trigger; `args` are those of the action."""
 
-    def __call__(self, request: ClientRequest, trigger: Trigger, *args: object) -> None: ...
+    def __call__(self, request: TrackedRequest, trigger: Trigger, *args: object) -> None: ...
 
 
 class Dispatcher:
@@ -61,7 +61,7 @@ class Dispatcher:
         queue: DispatchQueue,
         instructions: Instructions,
         rng: Callable[[], float],
-        fire: FireEvent,
+        fire: TriggerHandler,
         *,
         settled_at: float,
     ) -> None:
@@ -94,7 +94,7 @@ class Dispatcher:
 
     # Routing.
 
-    def place(self, request: ClientRequest) -> None:
+    def place(self, request: TrackedRequest) -> None:
         """Offer a request to a worker, or have it wait for one."""
         request.query = query = self.router.query(request, self._out.now)
         request.waiting_kind = kind = waiting_kind(request, query)
@@ -102,7 +102,7 @@ class Dispatcher:
         if error is not None:
             self._enqueue(request, error)
 
-    def place_again(self, request: ClientRequest) -> None:
+    def place_again(self, request: TrackedRequest) -> None:
         """Offer a request that waits to a worker, if one has capacity now."""
         request.query = self.router.query(request, self._out.now)
         error = self._offer(request)
@@ -114,7 +114,7 @@ class Dispatcher:
             self.waiting.remove(request, unplaced=True)
             self._fail_unplaced(request, error)
 
-    def _offer(self, request: ClientRequest) -> NoRoute | None:
+    def _offer(self, request: TrackedRequest) -> NoRoute | None:
         """Offer a request to a worker. Return the reason if there is none."""
         now, query = self._out.now, request.query
         assert query is not None and request.placement is None, request.state
@@ -130,7 +130,7 @@ class Dispatcher:
         self._out.add(*self.queue.add(decision.worker.report, request, now))
         return None
 
-    def _enqueue(self, request: ClientRequest, error: NoRoute) -> None:
+    def _enqueue(self, request: TrackedRequest, error: NoRoute) -> None:
         """Have a request wait for a worker, or fail it if that does not help."""
         now = self._out.now
         if not self._is_worth_waiting(request, error):
@@ -144,26 +144,26 @@ class Dispatcher:
         if displaced is not None and displaced.no_route is not None:
             self._fail_unplaced(displaced, displaced.no_route)
 
-    def _set_wait(self, request: ClientRequest, error: NoRoute) -> None:
+    def _set_wait(self, request: TrackedRequest, error: NoRoute) -> None:
         """Set why and until when a request waits."""
         max_wait_s = _STARTS_WITHIN_S if error.is_starting else self.waiting.max_wait_s
         request.wake_at = max((request.waiting_since or 0.0) + max_wait_s, self._settled_at)
         request.reason, request.no_route = error.code, error
 
-    def _is_worth_waiting(self, request: ClientRequest, error: NoRoute) -> bool:
+    def _is_worth_waiting(self, request: TrackedRequest, error: NoRoute) -> bool:
         """Whether a worker may have capacity later. Assumed until `settled_at`."""
         if self._out.now < self._settled_at or error.may_return:
             return True
         rejections = request.rejected.values()
         return self.waiting.enabled and (error.is_temporary or any(map(is_temporary, rejections)))
 
-    def give_up_waiting(self, request: ClientRequest) -> None:
+    def give_up_waiting(self, request: TrackedRequest) -> None:
         """No worker had capacity in time."""
         self.waiting.remove(request, unplaced=True)
         assert request.no_route is not None
         self._fail_unplaced(request, request.no_route)
 
-    def _fail_unplaced(self, request: ClientRequest, error: NoRoute) -> None:
+    def _fail_unplaced(self, request: TrackedRequest, error: NoRoute) -> None:
         if request.contents.debug and request.query is not None:
             request.route = self.router.route(request, request.query, error)
         if error.code == "queue_full":
@@ -201,7 +201,7 @@ class Dispatcher:
             else:
                 self._fire(request, "offer_rejected", outcome)
 
-    def run(self, request: ClientRequest, boot_id: BootId) -> None:
+    def run(self, request: TrackedRequest, boot_id: BootId) -> None:
         """The worker accepted a request."""
         now, decision = self._out.now, request.decision
         if decision is not None and request.query is not None:
@@ -218,7 +218,7 @@ class Dispatcher:
         if request.contents.stream and decision is not None and decision.worker.protocol < 2:
             self._out.send_to_client(request, accepted_status(request), request.inboxes)
 
-    def rejected(self, request: ClientRequest, outcome: DispatchOutcome) -> None:
+    def rejected(self, request: TrackedRequest, outcome: DispatchOutcome) -> None:
         """The worker rejected a request, or did not answer."""
         refusal, decision = outcome.refusal, request.decision
         assert refusal is not None and decision is not None
@@ -233,7 +233,7 @@ class Dispatcher:
         request.rejected[view.id] = WorkerRejection(refusal, view.report.boot_id, view.seen_at)
         request.detach("fault" if refusal.code in WORKER_FAULTS else "other", self._out.now)
 
-    def record_tokens(self, request: ClientRequest, event: TokensEmitted) -> bool:
+    def record_tokens(self, request: TrackedRequest, event: TokensEmitted) -> bool:
         """Record emitted tokens. Return False if earlier tokens are missing."""
         if request.request is None:
             return True  # the contents, which were requested, include the tokens
@@ -247,7 +247,7 @@ class Dispatcher:
 
     # After a failure.
 
-    def retry(self, request: ClientRequest, error: StreamError) -> None:
+    def retry(self, request: TrackedRequest, error: StreamError) -> None:
         """Start another attempt after a failed one, which continues the answer; end the request if
         no further attempt is allowed."""
         now = self._out.now
@@ -262,7 +262,7 @@ class Dispatcher:
             return
         self._fire(request, "end_requested", error)
 
-    def _back_off(self, request: ClientRequest, error: StreamError, delay_s: float) -> None:
+    def _back_off(self, request: TrackedRequest, error: StreamError, delay_s: float) -> None:
         text = "migrates" if request.started else "tried again"
         self._out.warn(f"{text}: {error.message}", request, error.code)
         self._metrics.retried(request.worker, error.code, migrated=request.started)
@@ -274,7 +274,7 @@ class Dispatcher:
         if not delay_s:
             self._fire(request, "backoff_ended")
 
-    def _delay_s(self, request: ClientRequest, error: StreamError) -> float | None:
+    def _delay_s(self, request: TrackedRequest, error: StreamError) -> float | None:
         """Return the delay until the next attempt; None if there is none. The first migration of a
         request is immediate, because a client is reading its answer."""
         if not is_retryable(error.code):

@@ -3,7 +3,7 @@
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from controller.routing.policies import Candidate
 from shared.ids import ControllerId, SkillName
-from shared.messages.routes import ForecastMs, Route, RouteCandidate, RouteObstacle
+from shared.messages.routes import Route, RouteCandidate, RouteObstacle, TTFTForecastMs
 
 _MAX_LISTED = 50
 
@@ -57,7 +57,7 @@ def _candidate(candidate: Candidate) -> RouteCandidate:
         requests=view.load,
         kept=round(candidate.cached.share, 4),
         tier=candidate.cached.tier if candidate.cached.share else None,
-        forecast_ms=ForecastMs(
+        forecast_ms=TTFTForecastMs(
             load=round(forecast.load_ms, 2),
             wait=round(forecast.wait_ms, 2),
             restore=round(forecast.restore_ms, 2),

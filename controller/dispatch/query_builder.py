@@ -2,18 +2,18 @@
 
 from collections.abc import Collection, Sequence
 
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.routing.route_query import Links, RouteQuery
 from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_links
 from shared.messages.prompt_rules import cleaned
 from shared.messages.request import InferenceRequest
-from shared.settings.kv_cache import PromptRule
+from shared.settings.kv_cache import PromptLineRule
 
 
 def route_query_of(
-    request: ClientRequest,
-    rules: Sequence[PromptRule],
+    request: TrackedRequest,
+    rules: Sequence[PromptLineRule],
     home: WorkerId | None,
     *,
     may_reason: bool = False,

@@ -10,7 +10,7 @@ from controller.dispatch.query_builder import route_query_of
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import Registry
 from controller.fleet.session_affinity import SessionAffinity
-from controller.requests.request import ClientRequest, WorkerRejection
+from controller.requests.request import TrackedRequest, WorkerRejection
 from controller.routing import (
     TEMPORARY,
     NoRoute,
@@ -65,7 +65,7 @@ class Router:
         self._rules = settings.worker.kv_cache.prompt_rules
         self.homes.ttl_s = _session_ttl_s(routing)
 
-    def query(self, request: ClientRequest, now: float) -> RouteQuery:
+    def query(self, request: TrackedRequest, now: float) -> RouteQuery:
         """Return the route query of a request."""
         affinity = request.affinity
         home = self.homes.home(affinity, now) if affinity is not None else None
@@ -75,7 +75,7 @@ class Router:
         may_reason = relevant and self._registry.has_reasoning(request.models)
         return route_query_of(request, self._rules, home, may_reason=may_reason)
 
-    def select(self, request: ClientRequest, query: RouteQuery, now: float) -> RouteDecision:
+    def select(self, request: TrackedRequest, query: RouteQuery, now: float) -> RouteDecision:
         """Select a worker that did not reject the request; one on which an attempt failed only if
         there is no other.
 
@@ -89,7 +89,7 @@ class Router:
                 return self._choose(query, also_excluded, self._policy, now)
         return self._choose(query, excluded, self._policy, now)
 
-    def splits(self, request: ClientRequest, now: float) -> bool:
+    def splits(self, request: TrackedRequest, now: float) -> bool:
         """Whether a request is served in parts: a list of prompts, or more choices than any worker
         decodes at once."""
         body = request.contents
@@ -98,7 +98,7 @@ class Router:
         _, max_slots = self.capacity(request, now)
         return body.n > max_slots > 0 and body.resume is None
 
-    def capacity(self, request: ClientRequest, now: float) -> tuple[int, int]:
+    def capacity(self, request: TrackedRequest, now: float) -> tuple[int, int]:
         """Return the batch slots of all workers that can serve a request, in use or not, and the
         maximum of one worker. Counts workers that have its first available model; only those on
         which the model is warm, if there are any."""
@@ -118,7 +118,7 @@ class Router:
                 return sum(slots), max(slots)
         return 0, 0
 
-    def explain(self, request: ClientRequest, now: float) -> Route:
+    def explain(self, request: TrackedRequest, now: float) -> Route:
         """Return where a request would go now, and why."""
         query = self.query(request, now)
         try:
@@ -127,7 +127,7 @@ class Router:
             return self.route(request, query, error)
 
     def route(
-        self, request: ClientRequest, query: RouteQuery, decision: RouteDecision | NoRoute
+        self, request: TrackedRequest, query: RouteQuery, decision: RouteDecision | NoRoute
     ) -> Route:
         """Return the explanation of a routing decision."""
         return explained(self._controller, self._policy.name, request.skill, query, decision)
@@ -163,7 +163,7 @@ def is_temporary(rejection: WorkerRejection) -> bool:
     )  # fmt: skip
 
 
-def waiting_kind(request: ClientRequest, query: RouteQuery) -> Hashable:
+def waiting_kind(request: TrackedRequest, query: RouteQuery) -> Hashable:
     """Return a key: requests with the same key can be served by the same workers. None for a
     request that was rejected or failed on some worker."""
     if request.rejected or request.failed_workers:
@@ -172,7 +172,7 @@ def waiting_kind(request: ClientRequest, query: RouteQuery) -> Hashable:
     return tuple(query.models), requires and requires.model_dump_json(), query.abilities
 
 
-def all_rejected(request: ClientRequest) -> Unavailable:
+def all_rejected(request: TrackedRequest) -> Unavailable:
     """Return the error of a request that the workers rejected, with the code of the most relevant
     rejection; among equally relevant ones, the latest."""
     refusals = [each.refusal for each in request.rejected.values()]

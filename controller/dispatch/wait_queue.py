@@ -4,7 +4,7 @@ Plain state."""
 from collections.abc import Callable, Hashable
 
 from controller.requests.metrics import Totals
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.routing import NoRoute
 from shared.messages.priorities import PRIORITIES, Priority
 from shared.request_queue import PriorityQueue
@@ -26,7 +26,7 @@ class WaitQueue:
     def __init__(self, limits: Limits, totals: Totals) -> None:
         self.max_wait_s = limits.max_wait_ms / 1000
         self.enabled = limits.enabled
-        self._queue: PriorityQueue[ClientRequest, Hashable] = PriorityQueue(
+        self._queue: PriorityQueue[TrackedRequest, Hashable] = PriorityQueue(
             limits.max_depth, kind=lambda request: request.waiting_kind, reject_when_full=False
         )
         self._totals = totals
@@ -50,7 +50,7 @@ class WaitQueue:
             return None
         return first.no_route
 
-    def add(self, request: ClientRequest, now: float) -> ClientRequest | None:
+    def add(self, request: TrackedRequest, now: float) -> TrackedRequest | None:
         """Add a request. If the queue was full, return the request that is not in the queue: this
         one or a displaced one."""
         displaced = self._queue.push(request, now)
@@ -59,7 +59,7 @@ class WaitQueue:
         self._totals.waiting = len(self)
         return displaced
 
-    def remove(self, request: ClientRequest, *, unplaced: bool = False) -> None:
+    def remove(self, request: TrackedRequest, *, unplaced: bool = False) -> None:
         """Remove a request, if it waits.
 
         Args:
@@ -69,7 +69,7 @@ class WaitQueue:
             self._totals.unplaced += unplaced
             self._totals.waiting = len(self)
 
-    def retry(self, place_again: Callable[[ClientRequest], None]) -> None:
+    def retry(self, place_again: Callable[[TrackedRequest], None]) -> None:
         """Try to place the requests in order; of those with the same kind and priority, until one
         finds no worker."""
         unplaced: set[Hashable] = set()

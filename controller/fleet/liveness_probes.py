@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from controller.fleet.link_monitor import LinkMonitor
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.errors import BusError
 from shared.ids import BootId, WorkerId
 
@@ -116,7 +116,7 @@ class LivenessProbes:
         finally:
             self._pending.clear()
 
-    async def _on_reply(self, message: BusMessage) -> None:
+    async def _on_reply(self, message: IncomingMessage) -> None:
         boot = self._pending.get(int(message.subject.rpartition(".")[2]))
         if boot is not None and message.no_responders:
             self._absent.add(boot)

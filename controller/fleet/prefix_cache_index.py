@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from controller.fleet.registry import Registry
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
 from shared.ids import BootId, SessionKey, WorkerId
@@ -128,7 +128,7 @@ class PrefixCacheIndex:
         if report is not None and self._registry.worker(report.worker) is not None:
             self.apply_report(report)
 
-    async def _on_report(self, message: BusMessage) -> None:
+    async def _on_report(self, message: IncomingMessage) -> None:
         try:
             report = decode(KeptPrefixes, message.payload)
         except DecodeError as error:

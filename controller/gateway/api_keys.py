@@ -120,7 +120,7 @@ def write_keys(path: Path, keys: list[ApiKey]) -> None:
         raise SettingsError(f"{path}: {error.strerror}") from None
 
 
-class KeyRing:
+class ApiKeyRing:
     """The valid keys: those of a file, which `refresh` reads again when it changed.
 
     Args:

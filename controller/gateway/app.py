@@ -13,13 +13,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from controller.gateway.affinity import as_id, header_affinity
-from controller.gateway.anthropic.answers import MessageFormat, TokenCountFormat
+from controller.gateway.anthropic.answers import MessageSerializer, TokenCountSerializer
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
-from controller.gateway.api_keys import KeyRing
+from controller.gateway.api_keys import ApiKeyRing
 from controller.gateway.endpoint import (
-    ErrorResponse,
+    EndpointApp,
+    ErrorResponseApp,
     Handler,
-    HttpEndpoint,
     RequestIdMiddleware,
     ShuttingDown,
     dialect_of,
@@ -27,19 +27,23 @@ from controller.gateway.endpoint import (
     key_of,
     request_id_of,
 )
-from controller.gateway.inference_service import InferenceCall, InferenceService
+from controller.gateway.inference_service import CallerRequest, InferenceClient
 from controller.gateway.metrics import GatewayMetrics
-from controller.gateway.model_directory import ListedModel, ModelDirectory
-from controller.gateway.openai.chat_answers import ChatFormat
+from controller.gateway.model_directory import ListedModel, ModelResolver
+from controller.gateway.openai.chat_answers import ChatCompletionSerializer
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextFormat
 from controller.gateway.openapi import openapi_document
 from controller.gateway.request_body import parse_body, read_body
-from controller.gateway.responses.answers import ResponseObjectFormat
+from controller.gateway.responses.answers import ResponseObjectSerializer
 from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.responses.stored_handlers import StoredResponseHandlers, store_callback
-from controller.gateway.streaming_response import EventStreamFormat, ResponseFormat, StreamingAnswer
+from controller.gateway.streaming_response import (
+    EventStreamSerializer,
+    InferenceResponse,
+    ResponseFormat,
+)
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.unknown_fields import header_value
 from shared.errors import ClusterError, RequestError
@@ -71,9 +75,9 @@ class App:
     def __init__(
         self,
         settings: GatewaySettings,
-        inference: InferenceService,
-        directory: ModelDirectory,
-        ring: KeyRing,
+        inference: InferenceClient,
+        directory: ModelResolver,
+        ring: ApiKeyRing,
         metrics: GatewayMetrics,
         response_store: ResponseStore,
     ) -> None:
@@ -128,7 +132,7 @@ class App:
 
     def _route(self, path: str, handler: Handler, *methods: str, public: bool = False) -> Route:
         ring = None if public else self._ring
-        return Route(path, HttpEndpoint(handler, ring, self._metrics), methods=methods)
+        return Route(path, EndpointApp(handler, ring, self._metrics), methods=methods)
 
     # Inference.
 
@@ -136,7 +140,7 @@ class App:
         body = await self._parse(ChatRequest, request)
         body.refuse_unsupported()
         model = body.model or await self._directory.default_model()
-        answer_format = ChatFormat(
+        answer_format = ChatCompletionSerializer(
             request_id_of(request), model, choices=body.n or 1, include_usage=body.include_usage
         )
         return self._answer(
@@ -164,7 +168,7 @@ class App:
         body = new_turn.with_input([*conversation.previous_items, *conversation.new_items])
         model = body.model or await self._directory.default_model()
         store = store_callback(self._response_store, client, request_id, new_turn, conversation)
-        answer_format = ResponseObjectFormat(request_id, model, new_turn, store)
+        answer_format = ResponseObjectSerializer(request_id, model, new_turn, store)
         return self._answer(
             request, body, model, answer_format, answer_format if body.streams else None
         )
@@ -172,7 +176,7 @@ class App:
     async def _messages(self, request: Request) -> ASGIApp:
         body = await self._parse(MessagesRequest, request)
         body.refuse_unsupported()
-        answer_format = MessageFormat(request_id_of(request), body.model)
+        answer_format = MessageSerializer(request_id_of(request), body.model)
         return self._answer(
             request, body, body.model, answer_format, answer_format if body.streams else None
         )
@@ -180,7 +184,7 @@ class App:
     async def _count_tokens(self, request: Request) -> ASGIApp:
         body = await self._parse(CountTokensRequest, request)
         body.refuse_unsupported()
-        return self._answer(request, body, body.model, TokenCountFormat(), None)
+        return self._answer(request, body, body.model, TokenCountSerializer(), None)
 
     def _answer(
         self,
@@ -188,7 +192,7 @@ class App:
         body: Body,
         model: str,
         answer_format: ResponseFormat,
-        events: EventStreamFormat | None,
+        events: EventStreamSerializer | None,
     ) -> ASGIApp:
         if self.draining:
             raise ShuttingDown()
@@ -197,10 +201,10 @@ class App:
             fields |= {"session_id": as_id(body.session_id), "history": "sent"}
         elif affinity := header_affinity(request.headers) or body.affinity:
             fields["affinity"] = as_id(affinity)
-        return StreamingAnswer(
+        return InferenceResponse(
             self._inference,
             key_of(request),
-            InferenceCall(request_id_of(request), model, _priority(body.priority), fields),
+            CallerRequest(request_id_of(request), model, _priority(body.priority), fields),
             answer_format,
             dialect_of(request.url.path),
             events=events,
@@ -283,7 +287,7 @@ async def _not_found(request: Request, _: Exception) -> ASGIApp:
         f"no such path: {request.url.path[:200]!r}; /openapi.json lists the paths",
         code="not_found",
     )
-    return ErrorResponse(error, dialect_of(request.url.path))
+    return ErrorResponseApp(error, dialect_of(request.url.path))
 
 
 async def _method_not_allowed(request: Request, error: Any) -> ASGIApp:
@@ -293,12 +297,12 @@ async def _method_not_allowed(request: Request, error: Any) -> ASGIApp:
         f"{request.url.path} allows {allowed}, not {request.method[:20]}",
         code="method_not_allowed",
     )
-    return ErrorResponse(not_allowed, dialect_of(request.url.path), {"allow": allowed})
+    return ErrorResponseApp(not_allowed, dialect_of(request.url.path), {"allow": allowed})
 
 
 async def _internal_error(request: Request, _: Exception) -> ASGIApp:
     error = ClusterError("internal error of the gateway; its log has the details")
-    return ErrorResponse(error, dialect_of(request.url.path))
+    return ErrorResponseApp(error, dialect_of(request.url.path))
 
 
 def _priority(name: PriorityName | None) -> Priority | None:

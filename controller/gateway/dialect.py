@@ -34,7 +34,7 @@ _DEFAULT_STATUS = 503
 
 
 @dataclass(frozen=True, slots=True)
-class HttpError:
+class ApiErrorResponse:
     """The HTTP response for an error."""
 
     status: int
@@ -42,10 +42,10 @@ class HttpError:
     headers: Headers
 
 
-class ApiDialect(Protocol):
+class ApiErrorFormat(Protocol):
     """The error format of one API."""
 
-    def http_error(self, error: ClusterError, request_id: str) -> HttpError:
+    def http_error(self, error: ClusterError, request_id: str) -> ApiErrorResponse:
         """Return the response to a request that failed before its answer began."""
 
 

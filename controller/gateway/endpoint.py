@@ -11,11 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from controller.gateway.anthropic.errors import AnthropicDialect
-from controller.gateway.api_keys import ApiKey, KeyRing
-from controller.gateway.dialect import ApiDialect, json_headers
+from controller.gateway.anthropic.errors import AnthropicErrorFormat
+from controller.gateway.api_keys import ApiKey, ApiKeyRing
+from controller.gateway.dialect import ApiErrorFormat, json_headers
 from controller.gateway.metrics import GatewayMetrics
-from controller.gateway.openai.errors import OpenAiDialect
+from controller.gateway.openai.errors import OpenAiErrorFormat
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from shared.errors import ClusterError
 from shared.ids import RequestId, new_request_id
@@ -38,10 +38,10 @@ class ShuttingDown(ClusterError):
         super().__init__("the gateway is shutting down", retry_after_ms=_RETRY_AFTER_MS)
 
 
-def dialect_of(path: str) -> ApiDialect:
+def dialect_of(path: str) -> ApiErrorFormat:
     """Return the dialect of the API that a path belongs to."""
     anthropic = path == "/v1/messages" or path.startswith("/v1/messages/")
-    return AnthropicDialect() if anthropic else OpenAiDialect()
+    return AnthropicErrorFormat() if anthropic else OpenAiErrorFormat()
 
 
 def request_id_of(request: Request) -> RequestId:
@@ -58,14 +58,14 @@ def json_response(body: Any) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-class HttpEndpoint:
+class EndpointApp:
     """An ASGI app around one handler.
 
     Args:
         ring: None if the path needs no API key.
     """
 
-    def __init__(self, handler: Handler, ring: KeyRing | None, metrics: GatewayMetrics) -> None:
+    def __init__(self, handler: Handler, ring: ApiKeyRing | None, metrics: GatewayMetrics) -> None:
         self._handler = handler
         self._ring = ring
         self._metrics = metrics
@@ -83,7 +83,7 @@ class HttpEndpoint:
                 "refused: %s", error.message,
                 extra={"request_id": request_id_of(request), "code": error.code},
             )  # fmt: skip
-            response = ErrorResponse(error, dialect_of(request.url.path))
+            response = ErrorResponseApp(error, dialect_of(request.url.path))
         except ClientDisconnect:
             return
         await response(scope, receive, send)
@@ -120,14 +120,14 @@ class RequestIdMiddleware:
             await self._app(scope, receive, send_with_headers)
         except asyncio.CancelledError:  # by the shutdown, after the drain timeout
             if not started:
-                await ErrorResponse(ShuttingDown(), dialect_of(scope["path"]))(
+                await ErrorResponseApp(ShuttingDown(), dialect_of(scope["path"]))(
                     scope, receive, send_with_headers
                 )
         except Exception:  # the caller has received an error or a broken connection
             logger.exception("a request failed", extra={"request_id": request_id})
 
 
-class ErrorResponse:
+class ErrorResponseApp:
     """The response for an error.
 
     If the caller is still sending the body, the body is read and discarded for at most 2 s: a
@@ -138,7 +138,7 @@ class ErrorResponse:
     """
 
     def __init__(
-        self, error: ClusterError, dialect: ApiDialect, headers: Mapping[str, str] | None = None
+        self, error: ClusterError, dialect: ApiErrorFormat, headers: Mapping[str, str] | None = None
     ) -> None:
         self._error = error
         self._dialect = dialect

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from controller.gateway.openai.errors import OpenAiDialect
+from controller.gateway.openai.errors import OpenAiErrorFormat
 from shared.errors import ClusterError
 from shared.ids import new_request_id
 
@@ -198,7 +198,7 @@ class BoundedProtocol(HttpToolsProtocol):
         would not receive the response."""
         self.connections.discard(self)
         request_id = new_request_id()
-        response = OpenAiDialect().http_error(error, request_id)
+        response = OpenAiErrorFormat().http_error(error, request_id)
         body = orjson.dumps(response.body)
         headers = response.headers | {
             "content-type": "application/json",

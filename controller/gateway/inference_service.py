@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.gateway.api_keys import ApiKey
 from controller.gateway.metrics import GatewayMetrics
-from controller.gateway.model_directory import ModelDirectory
+from controller.gateway.model_directory import ModelResolver
 from controller.gateway.quotas import Quotas
 from shared.bus import Bus
 from shared.client import Cluster, Completion, Stream
@@ -31,7 +31,7 @@ _CHECKS_PER_TIMEOUT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class InferenceCall:
+class CallerRequest:
     """A request of an HTTP caller, with the fields of the cluster's request.
 
     Attributes:
@@ -50,7 +50,7 @@ class InferenceCall:
         return bool(self.fields.get("count_only"))
 
 
-class ActiveCompletion:
+class InferenceStream:
     """The stream of one open request."""
 
     def __init__(self, stream: Stream, started_at: float, idle_timeout_s: float) -> None:
@@ -107,7 +107,7 @@ class ActiveCompletion:
         return self._stream.status, self._stream.progress
 
 
-class InferenceService:
+class InferenceClient:
     """Publishes the requests of all callers.
 
     Args:
@@ -118,7 +118,7 @@ class InferenceService:
     def __init__(
         self,
         bus: Bus,
-        directory: ModelDirectory,
+        directory: ModelResolver,
         quotas: Quotas,
         metrics: GatewayMetrics,
         *,
@@ -134,7 +134,7 @@ class InferenceService:
         self._inboxes: dict[str, SharedInbox] = {}
 
     @asynccontextmanager
-    async def active(self, key: ApiKey, call: InferenceCall) -> AsyncIterator[ActiveCompletion]:
+    async def active(self, key: ApiKey, call: CallerRequest) -> AsyncIterator[InferenceStream]:
         """Publish the request. Leaving the context before the end of the answer cancels it.
 
         Raises:
@@ -145,7 +145,7 @@ class InferenceService:
         started_at = time.monotonic()
         model, code = "", "ok"
         self._metrics.request_started()
-        active: ActiveCompletion | None = None
+        active: InferenceStream | None = None
         try:
             skill, model_id = await self._directory.resolve(call.model, key.models)
             model = model_id or skill
@@ -158,7 +158,7 @@ class InferenceService:
                     skill=skill, request_id=call.request_id, **fields
                 )
                 async with stream:
-                    active = ActiveCompletion(stream, started_at, self._idle_timeout_s)
+                    active = InferenceStream(stream, started_at, self._idle_timeout_s)
                     yield active
         except asyncio.CancelledError:
             code = "client_gone"
@@ -179,7 +179,7 @@ class InferenceService:
                 extra={"request_id": call.request_id, "client": key.client, "code": code},
             )  # fmt: skip
 
-    async def _account(self, key: ApiKey, model: ModelId, active: ActiveCompletion) -> None:
+    async def _account(self, key: ApiKey, model: ModelId, active: InferenceStream) -> None:
         if active.first_token_s is not None:
             self._metrics.first_token(model, active.first_token_s)
         if (usage := active.stream.usage) is not None:
@@ -195,7 +195,7 @@ class InferenceService:
         return Cluster(self._bus, client, inbox)
 
 
-def _priority(key: ApiKey, call: InferenceCall, model: str) -> Priority:
+def _priority(key: ApiKey, call: CallerRequest, model: str) -> Priority:
     """Return the priority of the request; without one medium, or the highest that the key allows.
 
     Raises:

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from controller.gateway.api_keys import KeyRing
+from controller.gateway.api_keys import ApiKeyRing
 from controller.gateway.keys_command import keys
 from controller.gateway.server import check_tls
-from controller.gateway.service import GatewayService, key_ring
+from controller.gateway.service import Gateway, key_ring
 from shared.bus import Bus
 from shared.cli.membership_commands import membership_commands
 from shared.cli.options import (
@@ -25,8 +25,8 @@ from shared.cli.options import (
     version_option,
 )
 from shared.ids import name_from
-from shared.logs import LogStore, set_up_logging
-from shared.service import StopRequest, run_on_bus, run_service
+from shared.logs import BusLogHandler, set_up_logging
+from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 
 _HELP = """OpenAI- and Anthropic-compatible HTTP in front of a cluster.
@@ -103,17 +103,17 @@ cycles, and collections at the default thresholds take more than 5 % of the gate
 
 async def _serve(
     settings: ClusterSettings,
-    ring: KeyRing,
+    ring: ApiKeyRing,
     identity: str,
-    logs: LogStore,
+    logs: BusLogHandler,
     announce: Callable[[str], None],
-    stop: StopRequest,
+    stop: StopSignal,
 ) -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
     async def work(bus: Bus) -> None:
-        await GatewayService(settings, ring, bus, logs, announce).run(stop)
+        await Gateway(settings, ring, bus, logs, announce).run(stop)
 
     return await run_on_bus(stop, settings.nats, "gateway", identity, work)
 

@@ -47,7 +47,7 @@ class ListedModel:
     batching_reason: str | None
 
 
-class ModelDirectory:
+class ModelResolver:
     """Caches the cluster's health, and resolves names of models with it.
 
     Args:

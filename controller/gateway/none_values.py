@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 
 
 @dataclass(frozen=True)
-class NoneSentinel:
+class NoneAlias:
     """Annotation of an optional field: `value` is read as None."""
 
     value: int | str

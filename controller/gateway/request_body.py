@@ -9,10 +9,10 @@ from starlette.requests import Request
 
 from controller.gateway.unknown_fields import remove_unknown_fields
 from shared.errors import InvalidRequest, RequestError
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 from shared.messages.request_parsing import reject_unusual_objects, to_invalid_request
 
-E = TypeVar("E", bound=ExternalModel)
+E = TypeVar("E", bound=ExternalInput)
 
 _GZIP = 16 + zlib.MAX_WBITS
 

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from controller.gateway.api_keys import KeyRing, default_keys_file
+from controller.gateway.api_keys import ApiKeyRing, default_keys_file
 from controller.gateway.app import App
-from controller.gateway.inference_service import InferenceService
+from controller.gateway.inference_service import InferenceClient
 from controller.gateway.metrics import GatewayMetrics
-from controller.gateway.model_directory import ModelDirectory
+from controller.gateway.model_directory import ModelResolver
 from controller.gateway.quotas import Quotas
 from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.server import HttpServer
@@ -17,9 +17,9 @@ from shared.bus import Bus, ObjectStore
 from shared.client import Cluster
 from shared.errors import SettingsError
 from shared.ids import LOCAL_CLIENT
-from shared.logs import LogStore
+from shared.logs import BusLogHandler
 from shared.loopback import is_surely_loopback
-from shared.service import StopRequest
+from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.gateway import GatewaySettings
 from shared.subjects import RESPONSES_BUCKET
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _KEYS_REFRESH_S = 1.0
 
 
-def key_ring(settings: GatewaySettings) -> KeyRing:
+def key_ring(settings: GatewaySettings) -> ApiKeyRing:
     """Return the API keys that callers need.
 
     These are the keys of `keys_file`. Without `keys_file`, a gateway that other machines can reach
@@ -39,19 +39,19 @@ def key_ring(settings: GatewaySettings) -> KeyRing:
         SettingsError: the file is unusable, or other machines could call without a key.
     """
     if settings.keys_file is not None:
-        return KeyRing(Path(settings.keys_file).expanduser())
+        return ApiKeyRing(Path(settings.keys_file).expanduser())
     if not settings.allow_anonymous and not is_surely_loopback(settings.host):
         if default_keys_file().exists():
-            return KeyRing(default_keys_file())
+            return ApiKeyRing(default_keys_file())
         raise SettingsError(
             f"gateway.host: on {settings.host} everybody in the network could use the cluster. "
             "Make keys (`gateway keys add NAME`), or "
             "allow callers without a key (gateway.allow_anonymous, --allow-anonymous)"
         )
-    return KeyRing(None)
+    return ApiKeyRing(None)
 
 
-class GatewayService:
+class Gateway:
     """Composes the parts of the gateway; `run` serves until the gateway is stopped.
 
     Args:
@@ -64,9 +64,9 @@ class GatewayService:
     def __init__(
         self,
         settings: ClusterSettings,
-        ring: KeyRing,
+        ring: ApiKeyRing,
         bus: Bus,
-        logs: LogStore,
+        logs: BusLogHandler,
         announce: Callable[[str], None],
     ) -> None:
         self._bus = bus
@@ -75,10 +75,10 @@ class GatewayService:
         gateway = settings.gateway
         self._drain_s = gateway.drain_timeout_ms / 1000
         self._ring = ring
-        self._directory = ModelDirectory(Cluster(bus, LOCAL_CLIENT), gateway.model_aliases)
+        self._directory = ModelResolver(Cluster(bus, LOCAL_CLIENT), gateway.model_aliases)
         metrics = GatewayMetrics()
         strict = settings.security.strict_inbox
-        inference = InferenceService(
+        inference = InferenceClient(
             bus,
             self._directory,
             Quotas(),
@@ -96,7 +96,7 @@ class GatewayService:
         )
         self._server = HttpServer(gateway, self._app.build())
 
-    async def run(self, stop: StopRequest) -> None:
+    async def run(self, stop: StopSignal) -> None:
         """Serve until `stop` is set, then wait for open requests to finish."""
         async with asyncio.TaskGroup() as tasks:
             background = [

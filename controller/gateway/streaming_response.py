@@ -15,9 +15,9 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from controller.gateway.api_keys import ApiKey
-from controller.gateway.dialect import ApiDialect, json_headers
+from controller.gateway.dialect import ApiErrorFormat, json_headers
 from controller.gateway.endpoint import ShuttingDown
-from controller.gateway.inference_service import ActiveCompletion, InferenceCall, InferenceService
+from controller.gateway.inference_service import CallerRequest, InferenceClient, InferenceStream
 from shared.client import Completion
 from shared.errors import ClusterError
 from shared.messages.stream import ChoiceOutput, Usage
@@ -39,7 +39,7 @@ class ResponseFormat(Protocol):
         """Return the body. Responses are stored before this returns."""
 
 
-class EventStreamFormat(ResponseFormat, Protocol):
+class EventStreamSerializer(ResponseFormat, Protocol):
     """How an API represents an answer, complete or streamed."""
 
     def opening(self, usage: Usage | None) -> bytes:
@@ -64,7 +64,7 @@ class StalledReader(ClusterError):
     code = "slow_consumer"
 
 
-class StreamingAnswer:
+class InferenceResponse:
     """An ASGI response.
 
     Args:
@@ -76,13 +76,13 @@ class StreamingAnswer:
 
     def __init__(
         self,
-        inference: InferenceService,
+        inference: InferenceClient,
         key: ApiKey,
-        call: InferenceCall,
+        call: CallerRequest,
         response_format: ResponseFormat,
-        dialect: ApiDialect,
+        dialect: ApiErrorFormat,
         *,
-        events: EventStreamFormat | None,
+        events: EventStreamSerializer | None,
         keep_alive_s: float,
         send_timeout_s: float,
     ) -> None:
@@ -133,7 +133,7 @@ class StreamingAnswer:
                 await writer.write(self._events.failure(error))
 
     async def _stream(
-        self, writer: "Writer", active: ActiveCompletion, events: EventStreamFormat
+        self, writer: "Writer", active: InferenceStream, events: EventStreamSerializer
     ) -> None:
         opened = False
         failed: list[ChoiceOutput] = []  # held back: if all choices fail, the response is an error
@@ -233,7 +233,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-def _state(active: ActiveCompletion) -> str:
+def _state(active: InferenceStream) -> str:
     stream = active.stream
     progress = f" {stream.progress:.0%}" if stream.progress is not None else ""
     return f"{stream.status or 'waiting'}{progress}"

@@ -14,9 +14,9 @@ from controller.intake.validation import read_request, rejection
 from controller.leader.leader import Leader
 from controller.prompt_lists.list_parts import first_part
 from controller.requests.events import Published, Queried
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from shared import subjects
-from shared.bus import Bus, BusMessage, Subscription
+from shared.bus import Bus, IncomingMessage, Subscription
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
 from shared.ids import ControllerId, RequestId, is_name
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _HOLD_S = 5.0
 _MAX_HELD = 10_000
 
-_Handler = Callable[[Leader, BusMessage], Awaitable[None]]
+_Handler = Callable[[Leader, IncomingMessage], Awaitable[None]]
 
 
 class RequestHandler:
@@ -57,7 +57,7 @@ class RequestHandler:
         self._subscriptions: list[Subscription] = []
         self._infer: Subscription | None = None
         self._held_since = math.inf
-        self._held: deque[tuple[float, _Handler, BusMessage]] = deque(maxlen=_MAX_HELD)
+        self._held: deque[tuple[float, _Handler, IncomingMessage]] = deque(maxlen=_MAX_HELD)
 
     def configure(self, settings: ClusterSettings) -> None:
         """Apply new settings, from the next request on."""
@@ -118,8 +118,8 @@ class RequestHandler:
         ]
         self._held = deque(named, maxlen=_MAX_HELD)
 
-    def _serve_or_hold(self, handle: _Handler) -> Callable[[BusMessage], Awaitable[None]]:
-        async def on_message(message: BusMessage) -> None:
+    def _serve_or_hold(self, handle: _Handler) -> Callable[[IncomingMessage], Awaitable[None]]:
+        async def on_message(message: IncomingMessage) -> None:
             if self._leader is not None:
                 await handle(self._leader, message)
             else:
@@ -132,7 +132,7 @@ class RequestHandler:
 
     # Requests.
 
-    async def _on_infer(self, leader: Leader, message: BusMessage) -> None:
+    async def _on_infer(self, leader: Leader, message: IncomingMessage) -> None:
         client, _ = subjects.parse_infer(message.subject)
         if not subjects.is_inbox(message.reply, client, strict=self._strict):
             logger.warning(
@@ -151,19 +151,19 @@ class RequestHandler:
             text = f"{type(error).__name__}: {error}"
             await self._reject(leader, message, RequestError(text, code="internal_error"))
 
-    def _read(self, message: BusMessage) -> ClientRequest:
+    def _read(self, message: IncomingMessage) -> TrackedRequest:
         limit = self._bus.max_payload // 4
         now = time.monotonic()
         return read_request(message, self._settings.skills, max_bytes=limit, now=now)
 
-    async def _reject(self, leader: Leader, message: BusMessage, error: RequestError) -> None:
+    async def _reject(self, leader: Leader, message: IncomingMessage, error: RequestError) -> None:
         multiplex = RequestHeader.of(message.payload).multiplex
         end = rejection(message.payload, error, leader.machine.attempts_before)
         await self._answer(message, encode_stream(end, multiplex=multiplex))
 
     # Queries.
 
-    async def _on_query(self, leader: Leader, message: BusMessage) -> None:
+    async def _on_query(self, leader: Leader, message: IncomingMessage) -> None:
         """Handle a cancel or a query for the status of a request."""
         client, verb = subjects.parse_request(message.subject)
         may_answer = subjects.may_receive(message.reply, client, strict=self._strict)
@@ -182,7 +182,7 @@ class RequestHandler:
         reply = message.reply if may_answer else ""
         leader.handle(Queried((client, query.request_id), reply, cancel=verb == "cancel"))
 
-    async def _on_route(self, leader: Leader, message: BusMessage) -> None:
+    async def _on_route(self, leader: Leader, message: IncomingMessage) -> None:
         """Answer where a request would be routed now."""
         client, _ = subjects.parse_infer(message.subject)
         if not subjects.may_receive(message.reply, client, strict=self._strict):
@@ -201,11 +201,11 @@ class RequestHandler:
             answer = RouteAnswer(code="internal_error", message=repr(error))
         await self._answer(message, encode(answer))
 
-    async def _on_health(self, _: Leader, message: BusMessage) -> None:
+    async def _on_health(self, _: Leader, message: IncomingMessage) -> None:
         if message.reply:
             await self._answer(message, self._health())
 
-    async def _answer(self, message: BusMessage, payload: bytes) -> None:
+    async def _answer(self, message: IncomingMessage, payload: bytes) -> None:
         try:
             await self._bus.publish(message.reply, payload)
         except BusError as error:

@@ -1,9 +1,9 @@
 """Validation of client messages: a request, or an error that names the field."""
 
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.requests.skills import Skills, models_of
 from shared import subjects
-from shared.bus import BusMessage
+from shared.bus import IncomingMessage
 from shared.errors import ClusterError, InvalidRequest, RequestError
 from shared.ids import is_name, new_request_id
 from shared.messages.request import default_seed
@@ -12,8 +12,8 @@ from shared.messages.stream import Failed, StreamError
 
 
 def read_request(
-    message: BusMessage, skills: Skills, *, max_bytes: int, now: float
-) -> ClientRequest:
+    message: IncomingMessage, skills: Skills, *, max_bytes: int, now: float
+) -> TrackedRequest:
     """Return the request in a message on `mlx.infer.<client>.<skill>`.
 
     Args:
@@ -34,7 +34,7 @@ def read_request(
         )
     request = parse_request(message.payload)
     request_id = request.request_id or new_request_id()
-    return ClientRequest.arrived(
+    return TrackedRequest.arrived(
         client,
         skill,
         [message.reply],

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from controller.fleet.link_monitor import LinkMonitor
 from controller.fleet.registry import Registry
-from controller.leader.peers import ControllerPeers
+from controller.leader.peers import ControllerQueries
 from shared.bus import Subscription
-from shared.bus.lease_store import LeaseValue
+from shared.bus.lease_store import LeaseEntry
 from shared.changes import Changes
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, NoJetStream, WriteConflict
@@ -40,7 +40,7 @@ _DISCOVERY_S = 2.0
 class LeaseBackend(Protocol):
     """Stores the lease record: `shared.bus.LeaseStore`."""
 
-    async def read(self, *, timeout_s: float) -> LeaseValue: ...
+    async def read(self, *, timeout_s: float) -> LeaseEntry: ...
 
     async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int: ...
 
@@ -65,7 +65,7 @@ class LeaderElection:
         boot_id: BootId,
         registry: Registry,
         link: LinkMonitor,
-        peers: ControllerPeers,
+        peers: ControllerQueries,
         *,
         ttl_s: int,
         probe_interval_s: float,
@@ -286,7 +286,7 @@ class LeaderElection:
         limit_s = _SILENT_S if self._silent else _ABSENT_S
         return unreachable_s >= limit_s and self._link.stable_s >= _STABLE_S
 
-    async def _take_over(self, stored: LeaseValue, record: LeaseRecord | None) -> None:
+    async def _take_over(self, stored: LeaseEntry, record: LeaseRecord | None) -> None:
         highest = max(self._registry.highest_term, self.term)
         if self._withdrawn or self._link.stalled:  # the stored record may have changed since
             return
@@ -342,7 +342,7 @@ class LeaderElection:
 _ALONE = "the NATS server has no JetStream: no other controller can take over"
 
 
-def _record_of(stored: LeaseValue) -> LeaseRecord | None:
+def _record_of(stored: LeaseEntry) -> LeaseRecord | None:
     """Return None if there is no leader, or the record cannot be read."""
     if not stored.value:
         return None

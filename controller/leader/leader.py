@@ -10,7 +10,7 @@ from typing import assert_never
 
 from controller.fleet.link_monitor import LinkMonitor
 from controller.leader.election import LeaderElection
-from controller.lifecycle.machine import RequestMachine
+from controller.lifecycle.machine import RequestStateMachine
 from controller.prompt_lists.list_runner import TICK_S, PromptListRunner
 from controller.requests.events import (
     DispatchesAnswered,
@@ -20,17 +20,17 @@ from controller.requests.events import (
     TimerFired,
 )
 from controller.requests.instructions import (
-    AnswerQuery,
     Instruction,
     ReplyToEvent,
     SendControlOrder,
     SendDispatches,
-    SendToClient,
-    SendToListRunner,
+    SendRequestState,
+    SendStreamMessage,
+    SendToPromptListRunner,
     WriteLog,
 )
 from shared import subjects
-from shared.bus import Bus, BusMessage, Subscription
+from shared.bus import Bus, IncomingMessage, Subscription
 from shared.changes import Changes
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
@@ -66,7 +66,7 @@ class Leader:
         self,
         bus: Bus,
         controller: ControllerId,
-        machine: RequestMachine,
+        machine: RequestStateMachine,
         leadership: LeaderElection,
         link: LinkMonitor,
     ) -> None:
@@ -187,7 +187,7 @@ class Leader:
         match instruction:
             case SendDispatches(worker, number, payload):
                 self._send(subjects.worker_infer(worker), payload, f"{self._reply_inbox}.{number}")
-            case SendToClient(inboxes, message, multiplex):
+            case SendStreamMessage(inboxes, message, multiplex):
                 body = encode_stream(message, multiplex=multiplex)
                 for inbox in inboxes:
                     self._send(inbox, body)
@@ -197,11 +197,11 @@ class Leader:
                     self._send(subject, payload)
                 else:
                     self._tasks.start(self._send_order(worker, subject, payload, then))
-            case AnswerQuery(reply, state):
+            case SendRequestState(reply, state):
                 self._send(reply, encode(state))
             case WriteLog(level, text, fields):
                 logger.log(level, text, extra=dict(fields))
-            case SendToListRunner():
+            case SendToPromptListRunner():
                 if self._list_runner.idle:
                     self._tasks.start(self._run_lists())
                 self._list_runner.handle(instruction)
@@ -232,7 +232,7 @@ class Leader:
 
     # Events.
 
-    async def _on_reply(self, message: BusMessage) -> None:
+    async def _on_reply(self, message: IncomingMessage) -> None:
         number = int(message.subject.rpartition(".")[2])
         reply: DispatchReply | None = None
         if not message.no_responders:
@@ -242,7 +242,7 @@ class Leader:
                 logger.error("an answer of a worker cannot be read: %s", error.message)
         self.handle(DispatchesAnswered(number, reply))
 
-    async def _on_request_events(self, message: BusMessage) -> None:
+    async def _on_request_events(self, message: IncomingMessage) -> None:
         try:
             report = decode(RequestEvents, message.payload)
         except DecodeError as error:
@@ -250,7 +250,7 @@ class Leader:
             return
         self.handle(RequestsReported(report.worker, report.boot_id, report.events))
 
-    async def _on_list_message(self, message: BusMessage) -> None:
+    async def _on_list_message(self, message: IncomingMessage) -> None:
         self._when_confirmed(lambda: self._list_runner.on_message(message))
 
     # Time.

@@ -18,7 +18,7 @@ ProbeResult = ControllerReport | Literal["absent", "silent"]
 answer."""
 
 
-class ControllerPeers:
+class ControllerQueries:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 

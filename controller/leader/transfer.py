@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from controller.fleet.registry import Registry
 from controller.leader.leader import Leader
 from controller.requests.events import Transferred
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.requests.skills import Skills, models_for_dispatch
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId
@@ -60,7 +60,7 @@ async def send_transfer(
 
 
 async def receive_transfer(
-    bus: Bus, message: BusMessage, leader: Leader | None, skills: Skills
+    bus: Bus, message: IncomingMessage, leader: Leader | None, skills: Skills
 ) -> None:
     """Accept the requests of the last leader, if this controller leads."""
     try:
@@ -71,7 +71,7 @@ async def receive_transfer(
     if leader is not None:
         now = time.monotonic()
         requests = [
-            ClientRequest.transferred(dispatch, models_for_dispatch(dispatch, skills), now)
+            TrackedRequest.transferred(dispatch, models_for_dispatch(dispatch, skills), now)
             for dispatch in transfer.requests
         ]
         leader.handle(Transferred(requests))

@@ -5,24 +5,24 @@ from collections.abc import Sequence
 
 from controller.dispatch.dispatch_queue import DispatchOutcome
 from controller.dispatch.dispatcher import Dispatcher
-from controller.lifecycle.endings import RequestEndings
+from controller.lifecycle.endings import EndingActions
 from controller.lifecycle.history import history_needed, history_to_prepend
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.takeover import Takeover
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.events import HistoryReceived
-from controller.requests.instructions import Instructions, SendToListRunner
-from controller.requests.request import ClientRequest, RequestKey
+from controller.requests.instructions import Instructions, SendToPromptListRunner
+from controller.requests.request import RequestKey, TrackedRequest
 from shared.errors import RequestError
 from shared.ids import BootId, ModelId
 from shared.messages.control import ControlReply, TellSession
 from shared.messages.conversation import Message
 from shared.messages.dispatch import Dispatch
-from shared.messages.request_events import RequestFailed, TokensEmitted
+from shared.messages.request_events import AttemptFailed, TokensEmitted
 from shared.messages.stream import StreamError
 
 
-class RequestAttempts:
+class AttemptActions:
     """Actions of `controller.requests.transitions` that bring a request to a worker, and those that
     follow from what the worker reports."""
 
@@ -32,7 +32,7 @@ class RequestAttempts:
         dispatcher: Dispatcher,
         takeover: Takeover,
         timers: RequestTimers,
-        endings: RequestEndings,
+        endings: EndingActions,
         instructions: Instructions,
     ) -> None:
         self._term = term
@@ -44,13 +44,13 @@ class RequestAttempts:
 
     # Before a worker has the request.
 
-    def begin(self, request: ClientRequest) -> None:
+    def begin(self, request: TrackedRequest) -> None:
         self._term.raise_attempt(request)
         router = self._dispatcher.router
         if router.splits(request, self._out.now):
             request.state, request.delegated = "delegated", True
             self._timers.drop(request)
-            self._out.add(SendToListRunner("serve", request))
+            self._out.add(SendToPromptListRunner("serve", request))
             return
         session, key = request.session, request.key
         home = router.homes.last_worker(session) if session is not None else None
@@ -65,7 +65,7 @@ class RequestAttempts:
             self._out.order(home, order, lambda reply: _history(key, reply))
 
     def place_with_history(
-        self, request: ClientRequest, messages: Sequence[Message] | None, too_large: bool
+        self, request: TrackedRequest, messages: Sequence[Message] | None, too_large: bool
     ) -> None:
         if self._term.shutting_down:
             request.state, request.reason = "waiting", "leader_change"
@@ -78,13 +78,13 @@ class RequestAttempts:
         else:
             self.place(request)
 
-    def place(self, request: ClientRequest) -> None:
+    def place(self, request: TrackedRequest) -> None:
         self._term.raise_attempt(request)
         self._dispatcher.place(request)
         self._timers.update(request)
         self._timers.retry_when_settled()
 
-    def run(self, request: ClientRequest, boot_id: BootId) -> None:
+    def run(self, request: TrackedRequest, boot_id: BootId) -> None:
         self._dispatcher.run(request, boot_id)
         if request.cancelled:
             self._out.cancel_attempt(request)
@@ -92,7 +92,7 @@ class RequestAttempts:
             if inbox not in request.dispatched_to:
                 self._out.attach(request, inbox)
 
-    def place_elsewhere(self, request: ClientRequest, outcome: DispatchOutcome) -> None:
+    def place_elsewhere(self, request: TrackedRequest, outcome: DispatchOutcome) -> None:
         worker, refusal = request.worker, outcome.refusal
         self._dispatcher.rejected(request, outcome)
         if worker is not None and refusal is not None and refusal.code == "not_claimed":
@@ -104,12 +104,12 @@ class RequestAttempts:
 
     # While a worker has the request.
 
-    def record_tokens(self, request: ClientRequest, event: TokensEmitted) -> None:
+    def record_tokens(self, request: TrackedRequest, event: TokensEmitted) -> None:
         if not self._dispatcher.record_tokens(request, event) and request.worker is not None:
             self._takeover.claim(request.worker)  # the answer has all tokens
 
     def set_contents(
-        self, request: ClientRequest, contents: Dispatch, models: list[ModelId]
+        self, request: TrackedRequest, contents: Dispatch, models: list[ModelId]
     ) -> None:
         request.set_contents(contents, models, self._out.now)
         self._timers.update(request)
@@ -119,7 +119,7 @@ class RequestAttempts:
         elif request.cancelled:
             self._out.cancel_attempt(request)
 
-    def requeue(self, request: ClientRequest, event: RequestFailed) -> None:
+    def requeue(self, request: TrackedRequest, event: AttemptFailed) -> None:
         if request.request is None:
             request.pending_requeue = event  # until its contents are known
             return
@@ -128,7 +128,7 @@ class RequestAttempts:
         wait_ms = event.retry_after_ms
         self._retry(request, StreamError.of(event.code, event.message, retry_after_ms=wait_ms))
 
-    def fail_over(self, request: ClientRequest, error: StreamError) -> None:
+    def fail_over(self, request: TrackedRequest, error: StreamError) -> None:
         """The worker is gone."""
         if request.request is None:
             self._endings.lose(request)
@@ -137,7 +137,7 @@ class RequestAttempts:
         request.may_have_ended = True
         self._retry(request, error)
 
-    def _retry(self, request: ClientRequest, error: StreamError) -> None:
+    def _retry(self, request: TrackedRequest, error: StreamError) -> None:
         if request.cancelled:
             self._endings.end_cancelled(request)
             return

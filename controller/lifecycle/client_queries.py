@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from controller.fleet.registry import Registry
 from controller.lifecycle.timers import RequestTimers
-from controller.lifecycle.worker_claims import WorkerClaims
+from controller.lifecycle.worker_claims import ClaimedWorkers
 from controller.requests.client_messages import state_name
 from controller.requests.events import Queried
-from controller.requests.instructions import AnswerQuery, Instructions, SendToListRunner
-from controller.requests.request import ClientRequest
+from controller.requests.instructions import Instructions, SendRequestState, SendToPromptListRunner
+from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
 from controller.requests.transitions import Trigger
 from shared.messages.control import RequestState
@@ -18,7 +18,7 @@ from shared.messages.control import RequestState
 _MAX_EARLY_CANCELS = 10_000
 
 
-class ClientQueries:
+class QueryActions:
     """Queries, and the actions of `controller.requests.transitions` for requests that are published
     again or cancelled.
 
@@ -31,11 +31,11 @@ class ClientQueries:
         self,
         store: RequestStore,
         registry: Registry,
-        claims: WorkerClaims,
+        claims: ClaimedWorkers,
         timers: RequestTimers,
         instructions: Instructions,
-        arrive: Callable[[ClientRequest, ClientRequest], None],
-        fire: Callable[[ClientRequest, Trigger], None],
+        arrive: Callable[[TrackedRequest, TrackedRequest], None],
+        fire: Callable[[TrackedRequest, Trigger], None],
     ) -> None:
         self._store = store
         self._registry = registry
@@ -72,7 +72,7 @@ class ClientQueries:
                 self._early_cancels.append(event)
             return
         if event.reply:
-            self._out.add(AnswerQuery(event.reply, state))
+            self._out.add(SendRequestState(event.reply, state))
 
     def release_early_cancels(self) -> None:
         """Answer the cancels that were held: all workers have answered their claims, or are
@@ -80,29 +80,29 @@ class ClientQueries:
         while self._early_cancels:
             self.on_queried(self._early_cancels.popleft())
 
-    def cancel_at_worker(self, request: ClientRequest) -> None:
+    def cancel_at_worker(self, request: TrackedRequest) -> None:
         self._out.cancel_attempt(request)
 
-    def cancel_list(self, request: ClientRequest) -> None:
-        self._out.add(SendToListRunner("cancel", request))
+    def cancel_list(self, request: TrackedRequest) -> None:
+        self._out.add(SendToPromptListRunner("cancel", request))
 
     # Published again.
 
-    def add_inboxes(self, request: ClientRequest, again: ClientRequest) -> None:
+    def add_inboxes(self, request: TrackedRequest, again: TrackedRequest) -> None:
         request.add_inboxes(again.inboxes)
         self._out.send_waiting_status(request, again.inboxes)
 
-    def attach(self, request: ClientRequest, again: ClientRequest) -> None:
+    def attach(self, request: TrackedRequest, again: TrackedRequest) -> None:
         request.add_inboxes(again.inboxes)
         for inbox in again.inboxes:
             self._out.attach(request, inbox)
 
-    def attach_to_list(self, request: ClientRequest, again: ClientRequest) -> None:
+    def attach_to_list(self, request: TrackedRequest, again: TrackedRequest) -> None:
         request.add_inboxes(again.inboxes)
         for inbox in again.inboxes:
-            self._out.add(SendToListRunner("attach", request, inbox))
+            self._out.add(SendToPromptListRunner("attach", request, inbox))
 
-    def resend_end(self, request: ClientRequest, again: ClientRequest) -> None:
+    def resend_end(self, request: TrackedRequest, again: TrackedRequest) -> None:
         """Have the sender of the terminal message send it again. If that worker is gone, the
         request runs again: the same seed gives the same answer."""
         if request.end is not None and request.delegated:
@@ -114,7 +114,7 @@ class ClientQueries:
         else:
             self.run_again(request, again)
 
-    def run_again(self, request: ClientRequest, again: ClientRequest) -> None:
+    def run_again(self, request: TrackedRequest, again: TrackedRequest) -> None:
         """Run the request again, with the same seed and higher attempt numbers: the client may have
         received a part of the answer."""
         again.attempt = request.attempt

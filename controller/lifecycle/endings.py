@@ -6,18 +6,18 @@ from controller.dispatch.dispatcher import Dispatcher
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.client_messages import cancellation, failure
-from controller.requests.instructions import Instructions, SendToListRunner
+from controller.requests.instructions import Instructions, SendToPromptListRunner
 from controller.requests.metrics import ControllerMetrics
-from controller.requests.request import ClientRequest
-from controller.requests.session_turns import SessionTurns
+from controller.requests.request import TrackedRequest
+from controller.requests.session_turns import SessionQueues
 from controller.requests.store import RequestStore
 from shared.errors import is_caused_by_request
 from shared.messages.control import ForgetSession
-from shared.messages.request_events import RequestFailed
+from shared.messages.request_events import AttemptFailed
 from shared.messages.stream import Done, Failed, StreamError
 
 
-class RequestEndings:
+class EndingActions:
     """Actions of `controller.requests.transitions` that end a request.
 
     Args:
@@ -28,12 +28,12 @@ class RequestEndings:
         self,
         term: LeaderTerm,
         store: RequestStore,
-        turns: SessionTurns,
+        turns: SessionQueues,
         dispatcher: Dispatcher,
         timers: RequestTimers,
         metrics: ControllerMetrics,
         instructions: Instructions,
-        start_turn: Callable[[ClientRequest], None],
+        start_turn: Callable[[TrackedRequest], None],
     ) -> None:
         self._term = term
         self._store = store
@@ -46,36 +46,36 @@ class RequestEndings:
 
     # Ended by a worker or by the list runner, which sent the terminal message.
 
-    def end_finished(self, request: ClientRequest) -> None:
+    def end_finished(self, request: TrackedRequest) -> None:
         self._end(request, succeeded=True)
 
-    def end_failed(self, request: ClientRequest, event: RequestFailed) -> None:
+    def end_failed(self, request: TrackedRequest, event: AttemptFailed) -> None:
         self._end(request, succeeded=False, code=event.code)
 
-    def end_list(self, request: ClientRequest, end: Done | Failed) -> None:
+    def end_list(self, request: TrackedRequest, end: Done | Failed) -> None:
         request.end = end
         code = end.error.code if isinstance(end, Failed) else ""
         self._end(request, succeeded=not code, code=code)
 
     # Ended by the leader, which sends the terminal message.
 
-    def end_cancelled(self, request: ClientRequest) -> None:
+    def end_cancelled(self, request: TrackedRequest) -> None:
         self._number_end(request)
         self._end_with(request, cancellation(request, self._out.now))
 
-    def cancel_offer(self, request: ClientRequest) -> None:
+    def cancel_offer(self, request: TrackedRequest) -> None:
         """Cancel an offered request, if its dispatch was not sent yet. Otherwise the answer of the
         worker decides."""
         if self._dispatcher.queue.withdraw(request):
             request.detach("other", self._out.now)
             self.end_cancelled(request)
 
-    def fail(self, request: ClientRequest, error: StreamError) -> None:
+    def fail(self, request: TrackedRequest, error: StreamError) -> None:
         self._out.warn(f"failed: {error.message}", request, error.code)
         self._number_end(request)
         self._end_with(request, failure(request, error), code=error.code)
 
-    def abort(self, request: ClientRequest, error: StreamError) -> None:
+    def abort(self, request: TrackedRequest, error: StreamError) -> None:
         """Fail a request that a worker has, and cancel it there."""
         if request.request is None:
             self.lose(request)
@@ -84,21 +84,21 @@ class RequestEndings:
             self._out.cancel_attempt(request, silent=True)
         self.fail(request, error)
 
-    def fail_list(self, request: ClientRequest, error: StreamError) -> None:
-        self._out.add(SendToListRunner("fail", request, error=error))
+    def fail_list(self, request: TrackedRequest, error: StreamError) -> None:
+        self._out.add(SendToPromptListRunner("fail", request, error=error))
 
-    def _number_end(self, request: ClientRequest) -> None:
+    def _number_end(self, request: TrackedRequest) -> None:
         """Give the leader's terminal message an attempt number of its own, if the last worker may
         have sent one under the present number."""
         request.attempt += request.may_have_ended
         self._term.raise_attempt(request)
 
-    def _end_with(self, request: ClientRequest, end: Done | Failed, *, code: str = "") -> None:
+    def _end_with(self, request: TrackedRequest, end: Done | Failed, *, code: str = "") -> None:
         request.end = end
         self._out.send_to_client(request, end, request.inboxes)
         self._end(request, succeeded=not code, code=code)
 
-    def _end(self, request: ClientRequest, *, succeeded: bool, code: str = "") -> None:
+    def _end(self, request: TrackedRequest, *, succeeded: bool, code: str = "") -> None:
         request.finish(succeeded=succeeded, code=code, now=self._out.now)
         seconds = request.elapsed_ms(self._out.now) / 1000
         outcome = code or ("cancelled" if request.cancelled else "ok")
@@ -112,7 +112,7 @@ class RequestEndings:
         self._store.end(request)
         self._timers.capacity_changed()
 
-    def _settle_session(self, request: ClientRequest) -> None:
+    def _settle_session(self, request: TrackedRequest) -> None:
         """Record that the session is on this worker now, and have the previous worker forget what
         it stored of the session, which is out of date."""
         if request.affinity is None or request.worker is None:
@@ -128,7 +128,7 @@ class RequestEndings:
 
     # Lost, or replaced.
 
-    def lose(self, request: ClientRequest) -> None:
+    def lose(self, request: TrackedRequest) -> None:
         """Neither the request nor its outcome is known any more: its client publishes it again. The
         next turn of its session waits a moment for that."""
         self._out.warn("lost: how it ended is unknown", request)
@@ -137,7 +137,7 @@ class RequestEndings:
         self._dispatcher.waiting.remove(request)
         self._timers.expect_again(request)
 
-    def drop(self, request: ClientRequest) -> None:
+    def drop(self, request: TrackedRequest) -> None:
         """Remove a request from all queues, and start the next turn of its session."""
         self._dispatcher.waiting.remove(request)
         self._timers.drop(request)

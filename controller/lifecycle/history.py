@@ -7,13 +7,13 @@ worker can continue it.
 
 from collections.abc import Iterable, Sequence
 
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from shared.errors import RequestError
 from shared.ids import WorkerId
 from shared.messages.conversation import Message, turn_bytes
 
 
-def history_needed(request: ClientRequest, home: WorkerId | None) -> bool:
+def history_needed(request: TrackedRequest, home: WorkerId | None) -> bool:
     """Whether the request may be a turn without the earlier messages of its session.
 
     Args:
@@ -29,7 +29,7 @@ def history_needed(request: ClientRequest, home: WorkerId | None) -> bool:
 
 
 def history_to_prepend(
-    request: ClientRequest, stored: Sequence[Message] | None, too_large: bool, limit_bytes: int
+    request: TrackedRequest, stored: Sequence[Message] | None, too_large: bool, limit_bytes: int
 ) -> list[Message]:
     """Return the messages to prepend to a turn; none if the turn contains them already.
 

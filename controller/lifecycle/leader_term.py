@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 
 _ATTEMPTS_PER_TERM = 1000
 
@@ -25,7 +25,7 @@ class LeaderTerm:
         """The highest attempt number that earlier leaders may have used."""
         return _ATTEMPTS_PER_TERM * (self.number - 1)
 
-    def raise_attempt(self, request: ClientRequest) -> None:
+    def raise_attempt(self, request: TrackedRequest) -> None:
         """Raise the attempt number of a request above those of earlier terms, so that messages of
         this term supersede theirs."""
         request.attempt = max(request.attempt, self.attempts_before)

@@ -16,9 +16,9 @@ from controller.dispatch.dispatcher import Dispatcher
 from controller.dispatch.router import Router
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import Registry, WorkerGone
-from controller.lifecycle.attempts import RequestAttempts
-from controller.lifecycle.client_queries import ClientQueries
-from controller.lifecycle.endings import RequestEndings
+from controller.lifecycle.attempts import AttemptActions
+from controller.lifecycle.client_queries import QueryActions
+from controller.lifecycle.endings import EndingActions
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.takeover import Takeover
 from controller.lifecycle.timers import RequestTimers
@@ -27,16 +27,16 @@ from controller.requests.client_messages import failure
 from controller.requests.events import Event
 from controller.requests.instructions import Instruction, Instructions
 from controller.requests.metrics import ControllerMetrics
-from controller.requests.request import ClientRequest, RequestKey
-from controller.requests.session_turns import SessionTurns
+from controller.requests.request import RequestKey, TrackedRequest
+from controller.requests.session_turns import SessionQueues
 from controller.requests.store import RequestStore
 from controller.requests.transitions import TRANSITIONS, Action, Trigger
 from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.request_events import (
+    AttemptFailed,
+    RequestCompleted,
     RequestEvent,
-    RequestFailed,
-    RequestFinished,
     TokensEmitted,
 )
 from shared.messages.stream import StreamError
@@ -45,7 +45,7 @@ from shared.settings import ClusterSettings
 _RATE_RETRY_MS = 1000
 
 
-class RequestMachine:
+class RequestStateMachine:
     """The requests of one leader, in one term.
 
     Attributes:
@@ -80,7 +80,7 @@ class RequestMachine:
         self._settings = settings
         self._registry = registry
         self._store = RequestStore()
-        self._turns = SessionTurns()
+        self._turns = SessionQueues()
         self._out = Instructions(controller, term, now)
         self._queue = DispatchQueue(
             controller, term, settings.controller.dispatch, max_bytes, metrics.totals
@@ -93,7 +93,7 @@ class RequestMachine:
             self._term, self._store, self._dispatcher, self._out, self._fire,
             lambda worker: self._takeover.claim(worker),
         )  # fmt: skip
-        self._endings = RequestEndings(
+        self._endings = EndingActions(
             self._term, self._store, self._turns, self._dispatcher, self._timers, metrics,
             self._out, self._start,
         )  # fmt: skip
@@ -102,10 +102,10 @@ class RequestMachine:
             self._fire, self._adopted, self._endings.drop,
         )  # fmt: skip
         self._claims = self._takeover.claims
-        self._queries = ClientQueries(
+        self._queries = QueryActions(
             self._store, registry, self._claims, self._timers, self._out, self._arrive, self._fire
         )
-        attempts = RequestAttempts(
+        attempts = AttemptActions(
             self._term, self._dispatcher, self._takeover, self._timers, self._endings, self._out
         )
         self._actions = _actions(attempts, self._dispatcher, self._endings, self._queries)
@@ -159,7 +159,7 @@ class RequestMachine:
         """When `TimerFired` is due, at the latest."""
         return min(self._timers.next_at, self._queue.next_at, self._starts_at)
 
-    def find(self, key: RequestKey) -> ClientRequest | None:
+    def find(self, key: RequestKey) -> TrackedRequest | None:
         """Return a request that is served, or ended recently."""
         return self._store.get(key)
 
@@ -233,7 +233,7 @@ class RequestMachine:
             self._start_waiting()
         return self._out.take()
 
-    def _fire(self, request: ClientRequest, trigger: Trigger, *args: object) -> None:
+    def _fire(self, request: TrackedRequest, trigger: Trigger, *args: object) -> None:
         """Perform the action that the table has for a trigger in the state of a request."""
         action = TRANSITIONS[request.state].get(trigger)
         if action is not None:
@@ -241,7 +241,7 @@ class RequestMachine:
 
     # Published.
 
-    def _on_published(self, request: ClientRequest) -> None:
+    def _on_published(self, request: TrackedRequest) -> None:
         known = self._store.get(request.key)
         security = self._settings.security
         limit = security.max_requests_per_client if security.strict_inbox else math.inf
@@ -259,11 +259,11 @@ class RequestMachine:
         else:
             self._arrive(request)
 
-    def _reject(self, request: ClientRequest, error: StreamError) -> None:
+    def _reject(self, request: TrackedRequest, error: StreamError) -> None:
         self._term.raise_attempt(request)
         self._out.send_to_client(request, failure(request, error), request.inboxes)
 
-    def _arrive(self, request: ClientRequest, replaced: ClientRequest | None = None) -> None:
+    def _arrive(self, request: TrackedRequest, replaced: TrackedRequest | None = None) -> None:
         """Accept a request; `replaced` is the same one, from before it was lost or forgotten."""
         self._store.add(request)
         self._turns.add(request, replaced)
@@ -271,12 +271,12 @@ class RequestMachine:
         self._timers.start(request)
         self._start(request)
 
-    def _adopted(self, request: ClientRequest) -> None:
+    def _adopted(self, request: TrackedRequest) -> None:
         self._timers.update(request)
         self.metrics.adopted()
         self._out.info(f"adopted from {request.worker}", request)
 
-    def _start(self, request: ClientRequest) -> None:
+    def _start(self, request: TrackedRequest) -> None:
         """Start a request, or record why it waits."""
         if not self._turns.is_next(request):
             request.reason = "earlier_turn"
@@ -307,11 +307,11 @@ class RequestMachine:
         match event:
             case TokensEmitted():
                 self._fire(request, "tokens_emitted", event)
-            case RequestFinished():
+            case RequestCompleted():
                 self._fire(request, "finished")
-            case RequestFailed(terminal_sent=True):
+            case AttemptFailed(terminal_sent=True):
                 self._fire(request, "failed", event)
-            case RequestFailed():
+            case AttemptFailed():
                 self._fire(request, "requeued", event)
 
     def _on_worker_gone(self, gone: WorkerGone) -> None:
@@ -342,10 +342,10 @@ class RequestMachine:
 
 
 def _actions(
-    attempts: RequestAttempts,
+    attempts: AttemptActions,
     dispatcher: Dispatcher,
-    endings: RequestEndings,
-    queries: ClientQueries,
+    endings: EndingActions,
+    queries: QueryActions,
 ) -> Mapping[Action, Callable[..., None]]:
     """Return what performs each action of the table."""
     return {

@@ -7,22 +7,22 @@ requests that it does not know.
 
 from collections.abc import Callable, Sequence
 
-from controller.dispatch.dispatcher import FireEvent
+from controller.dispatch.dispatcher import TriggerHandler
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import Registry
-from controller.lifecycle.worker_claims import WorkerClaims
+from controller.lifecycle.worker_claims import ClaimedWorkers
 from controller.requests.events import ContentsReceived, WorkerClaimed
 from controller.requests.instructions import Instructions
-from controller.requests.request import ClientRequest
-from controller.requests.session_turns import SessionTurns
+from controller.requests.request import TrackedRequest
+from controller.requests.session_turns import SessionQueues
 from controller.requests.skills import Skills, models_for_dispatch
 from controller.requests.store import RequestStore
 from shared.ids import BootId, WorkerId
 from shared.messages.control import (
+    AttemptRef,
     ClaimedRequest,
     ClaimWorker,
     ControlReply,
-    RequestRef,
     TellContents,
 )
 
@@ -49,11 +49,11 @@ class Takeover:
         registry: Registry,
         prefixes: PrefixCacheIndex,
         store: RequestStore,
-        turns: SessionTurns,
+        turns: SessionQueues,
         instructions: Instructions,
-        fire: FireEvent,
-        on_adopted: Callable[[ClientRequest], None],
-        drop: Callable[[ClientRequest], None],
+        fire: TriggerHandler,
+        on_adopted: Callable[[TrackedRequest], None],
+        drop: Callable[[TrackedRequest], None],
     ) -> None:
         self.skills = skills
         self._registry = registry
@@ -64,7 +64,7 @@ class Takeover:
         self._fire = fire
         self._on_adopted = on_adopted
         self._drop = drop
-        self.claims = WorkerClaims((view.id for view in registry.workers), instructions.now)
+        self.claims = ClaimedWorkers((view.id for view in registry.workers), instructions.now)
 
     # Claims.
 
@@ -106,7 +106,7 @@ class Takeover:
         for view in self._registry.workers:
             self.claim(view.id)
 
-    def _request_contents(self, worker: WorkerId, refs: Sequence[RequestRef]) -> None:
+    def _request_contents(self, worker: WorkerId, refs: Sequence[AttemptRef]) -> None:
         if refs:
             order = TellContents(term=self._out.term, requests=list(refs))
             self._out.order(worker, order, lambda reply: _contents(worker, refs, reply))
@@ -145,12 +145,12 @@ class Takeover:
         return False
 
     def _adopt(
-        self, claim: ClaimedRequest, known: ClientRequest | None, worker: WorkerId, boot_id: BootId
+        self, claim: ClaimedRequest, known: TrackedRequest | None, worker: WorkerId, boot_id: BootId
     ) -> bool:
         """Adopt a request that a worker has, or had. `known` is the same request with a lower
         attempt number or lost, if it was published again here. Return whether the contents are
         needed."""
-        request = ClientRequest.claimed(claim, worker, boot_id, self._out.now)
+        request = TrackedRequest.claimed(claim, worker, boot_id, self._out.now)
         self._store.add(request)
         has_ended = claim.state in ("finished", "failed")
         if has_ended:
@@ -171,7 +171,7 @@ class Takeover:
             self._drop(known)
         return not has_ended
 
-    def _catch_up(self, known: ClientRequest, claim: ClaimedRequest, boot_id: BootId) -> bool:
+    def _catch_up(self, known: TrackedRequest, claim: ClaimedRequest, boot_id: BootId) -> bool:
         """Apply events of a request that may have been missed. Return whether its contents are
         needed."""
         if known.state == "offered":
@@ -208,8 +208,8 @@ class Takeover:
             self._request_contents(event.worker, remaining)
 
 
-def _ref(claim: ClaimedRequest) -> RequestRef:
-    return RequestRef(client=claim.client, request_id=claim.request_id, attempt=claim.attempt)
+def _ref(claim: ClaimedRequest) -> AttemptRef:
+    return AttemptRef(client=claim.client, request_id=claim.request_id, attempt=claim.attempt)
 
 
 def _claimed(worker: WorkerId, asked_at: float, reply: ControlReply | None) -> WorkerClaimed | None:
@@ -219,7 +219,7 @@ def _claimed(worker: WorkerId, asked_at: float, reply: ControlReply | None) -> W
 
 
 def _contents(
-    worker: WorkerId, asked: Sequence[RequestRef], reply: ControlReply | None
+    worker: WorkerId, asked: Sequence[AttemptRef], reply: ControlReply | None
 ) -> ContentsReceived | None:
     if reply is None or not reply.ok:
         return None  # the worker is claimed again when these requests stay silent

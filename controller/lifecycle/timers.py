@@ -4,13 +4,13 @@ that wait, retries of requests that wait for capacity."""
 import math
 from collections.abc import Callable
 
-from controller.dispatch.dispatcher import Dispatcher, FireEvent
+from controller.dispatch.dispatcher import Dispatcher, TriggerHandler
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.takeover import QUIET_S
 from controller.lifecycle.worker_claims import REPUBLISHED_WITHIN_S
 from controller.requests.deadlines import Deadlines
 from controller.requests.instructions import Instructions
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
 from shared.ids import WorkerId
 from shared.messages.stream import KEEP_ALIVE_S
@@ -36,7 +36,7 @@ class RequestTimers:
         store: RequestStore,
         dispatcher: Dispatcher,
         instructions: Instructions,
-        fire: FireEvent,
+        fire: TriggerHandler,
         claim: Callable[[WorkerId], None],
     ) -> None:
         self._term = term
@@ -45,7 +45,7 @@ class RequestTimers:
         self._out = instructions
         self._fire = fire
         self._claim = claim
-        self._due: Deadlines[ClientRequest] = Deadlines()
+        self._due: Deadlines[TrackedRequest] = Deadlines()
         self._retry_at = math.inf
 
     @property
@@ -54,27 +54,27 @@ class RequestTimers:
 
     # Requests.
 
-    def start(self, request: ClientRequest) -> None:
+    def start(self, request: TrackedRequest) -> None:
         """Set the first timer of a request that arrived."""
         self._due.set(request, min(self._out.now + _FIRST_STATUS_S, request.deadline))
 
-    def update(self, request: ClientRequest) -> None:
+    def update(self, request: TrackedRequest) -> None:
         """Set the timer of a request to the next time at which there is something to do."""
         if self._is_served(request):
             self._due.set(request, max(self._out.now, self._next_at(request)))
 
-    def expect_again(self, request: ClientRequest) -> None:
+    def expect_again(self, request: TrackedRequest) -> None:
         """Set the time until which the client of a lost request may publish it again."""
         self._due.drop(request)
         self._due.set(request, self._out.now + REPUBLISHED_WITHIN_S)
 
-    def drop(self, request: ClientRequest) -> None:
+    def drop(self, request: TrackedRequest) -> None:
         self._due.drop(request)
 
-    def pop_due(self) -> list[ClientRequest]:
+    def pop_due(self) -> list[TrackedRequest]:
         return self._due.pop_due(self._out.now)
 
-    def on_due(self, request: ClientRequest) -> None:
+    def on_due(self, request: TrackedRequest) -> None:
         """Do what is due for a request, if anything, and set its next timer."""
         if not self._is_served(request):
             return
@@ -92,12 +92,12 @@ class RequestTimers:
             self._out.send_waiting_status(request, request.inboxes)
         self.update(request)
 
-    def _is_served(self, request: ClientRequest) -> bool:
+    def _is_served(self, request: TrackedRequest) -> bool:
         """Whether the request is served by workers; the list runner has timers of its own."""
         is_known = self._store.get(request.key) is request
         return is_known and request.state not in ("ended", "delegated")
 
-    def _next_at(self, request: ClientRequest) -> float:
+    def _next_at(self, request: TrackedRequest) -> float:
         at = self._end_at(request)
         if request.state == "running":
             return min(at, max(request.reported_at, self._out.now - QUIET_S / 2) + QUIET_S)
@@ -105,7 +105,7 @@ class RequestTimers:
             at = min(at, request.wake_at)
         return min(at, _next_status_at(request))
 
-    def _end_at(self, request: ClientRequest) -> float:
+    def _end_at(self, request: TrackedRequest) -> float:
         """Return when the leader ends the request, whatever its worker does."""
         if request.request is None:
             return math.inf
@@ -135,7 +135,7 @@ class RequestTimers:
             self.retry_when_settled()
 
 
-def _next_status_at(request: ClientRequest) -> float:
+def _next_status_at(request: TrackedRequest) -> float:
     """Return when a client that waits gets its next status."""
     is_first = request.updated_at == request.arrived_at
     return request.updated_at + (_FIRST_STATUS_S if is_first else KEEP_ALIVE_S)

@@ -20,7 +20,7 @@ _IN_FLIGHT_S = 1.0
 """Events of the last second before an answer may still have been in flight."""
 
 
-class WorkerClaims:
+class ClaimedWorkers:
     """
     Args:
         workers: known when the term began.

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.prompt_lists.list_parts import ListPart
-from controller.requests.request import ClientRequest
+from controller.prompt_lists.list_parts import PromptListPart
+from controller.requests.request import TrackedRequest
 from shared.ids import RequestId
 from shared.inboxes import Inboxes
 from shared.messages.stream import (
@@ -19,7 +19,7 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
-from shared.stream_log import MAX_BYTES, StreamLog
+from shared.stream_log import MAX_BYTES, OutputHistory
 
 _PROGRESS: tuple[StatusName | None, ...] = (
     None, "accepted", "queued", "loading", "preempted", "migrating", "prefill", "running"
@@ -42,12 +42,12 @@ class PromptListJob:
         unfinished: numbers of the choices without a finish reason.
     """
 
-    whole: ClientRequest
+    whole: TrackedRequest
     streams: bool
     multiplex: bool
-    parts: list[ListPart]
+    parts: list[PromptListPart]
     inboxes: Inboxes
-    log: StreamLog
+    log: OutputHistory
     waiting: list[int]
     rejected: StreamError | None = None
     not_before: float = 0.0
@@ -63,7 +63,7 @@ class PromptListJob:
 
     @classmethod
     def start(
-        cls, whole: ClientRequest, parts: list[ListPart], awake_now: float
+        cls, whole: TrackedRequest, parts: list[PromptListPart], awake_now: float
     ) -> "PromptListJob":
         """Return a list of which no part is submitted yet.
 
@@ -77,7 +77,7 @@ class PromptListJob:
             body.multiplex,
             parts,
             Inboxes(whole.inboxes, awake_now),
-            StreamLog(body.choices, max_bytes=MAX_BYTES if body.stream else None),
+            OutputHistory(body.choices, max_bytes=MAX_BYTES if body.stream else None),
             [part.number for part in parts],
             sent_at=time.monotonic(),
             next_index=[0] * body.choices,
@@ -89,7 +89,7 @@ class PromptListJob:
         return self.whole.request_id, self.whole.attempt, None
 
     @property
-    def submitted(self) -> list[ListPart]:
+    def submitted(self) -> list[PromptListPart]:
         """The parts that the leader has."""
         return [part for part in self.parts if part.request is not None]
 
@@ -151,7 +151,7 @@ class PromptListJob:
     def failed(self, error: StreamError) -> Failed:
         return Failed(*self.origin, error, self._route())
 
-    def prompt_error(self, part: ListPart, error: StreamError) -> StreamError:
+    def prompt_error(self, part: PromptListPart, error: StreamError) -> StreamError:
         """Return the error of a part with the index of its prompt, unless it is about another
         field."""
         if error.param not in (None, "prompt") or len(self.whole.contents.prompts) < 2:

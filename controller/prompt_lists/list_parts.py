@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from controller.requests.request import ClientRequest, RequestKey
+from controller.requests.request import RequestKey, TrackedRequest
 from shared.client.assembler import Assembler
 from shared.client.recovery import Recovery
 from shared.ids import RequestId
@@ -17,7 +17,7 @@ from shared.messages.stream import StreamError, Timings, Usage
 
 
 @dataclass(slots=True, eq=False)
-class ListPart:
+class PromptListPart:
     """
     Attributes:
         number: index of the part in its list.
@@ -35,7 +35,7 @@ class ListPart:
     choices: int
     tries: int = 0
     losses: int = 0
-    request: ClientRequest | None = None
+    request: TrackedRequest | None = None
     assembler: Assembler | None = None
     recovery: Recovery | None = None
     answered: bool = False
@@ -51,18 +51,18 @@ class ListPart:
         return range(self.first, self.first + self.choices)
 
 
-def split(whole: ClientRequest, max_choices: int) -> list[ListPart]:
+def split(whole: TrackedRequest, max_choices: int) -> list[PromptListPart]:
     """Split a request into parts with at most `max_choices` choices of one prompt each."""
     body = whole.contents
     size = min(body.n, max(1, max_choices))
-    parts: list[ListPart] = []
+    parts: list[PromptListPart] = []
     for first in (
         prompt * body.n + offset
         for prompt in range(max(1, len(body.prompts)))
         for offset in range(0, body.n, size)
     ):
         choices = min(size, body.n - first % body.n)
-        parts.append(ListPart(len(parts), first // body.n, first, choices))
+        parts.append(PromptListPart(len(parts), first // body.n, first, choices))
     return parts
 
 
@@ -73,12 +73,14 @@ def part_id(key: RequestKey, choices: range, tries: int = 0) -> RequestId:
     return RequestId(f"part-{hashlib.blake2b(name, digest_size=12).hexdigest()}")
 
 
-def first_part(whole: ClientRequest, now: float) -> ClientRequest:
+def first_part(whole: TrackedRequest, now: float) -> TrackedRequest:
     """Return the request for the first prompt of a list."""
-    return part_request(whole, ListPart(0, 0, 0, whole.contents.n), "", now)
+    return part_request(whole, PromptListPart(0, 0, 0, whole.contents.n), "", now)
 
 
-def part_request(whole: ClientRequest, part: ListPart, inbox: str, now: float) -> ClientRequest:
+def part_request(
+    whole: TrackedRequest, part: PromptListPart, inbox: str, now: float
+) -> TrackedRequest:
     """Return the request for one part. Its answers are those that one worker would give in the
     whole list. It is not a turn of a session: parts do not wait for one another."""
     body = whole.contents
@@ -88,7 +90,7 @@ def part_request(whole: ClientRequest, part: ListPart, inbox: str, now: float) -
     }  # fmt: skip
     if body.prompts:
         changes["prompt"] = body.prompts[part.prompt]
-    return ClientRequest.arrived(
+    return TrackedRequest.arrived(
         whole.client,
         whole.skill,
         [inbox],

@@ -10,7 +10,7 @@ from shared.messages.stream import Done, Failed, StreamMessage, encode, encode_m
 _MAX_PER_MESSAGE = 128
 
 
-class ListPublisher:
+class PromptListPublisher:
     """
     Args:
         publish: publishes a payload to a subject, with a reply subject.

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from controller.prompt_lists.list_job import PromptListJob
-from controller.prompt_lists.list_parts import ListPart, part_request, split
-from controller.prompt_lists.list_publisher import ListPublisher
+from controller.prompt_lists.list_parts import PromptListPart, part_request, split
+from controller.prompt_lists.list_publisher import PromptListPublisher
 from controller.requests.client_messages import state_name
 from controller.requests.events import EndRequests, Event, ListEnded, Published, Queried
-from controller.requests.instructions import SendToListRunner
-from controller.requests.request import ClientRequest, RequestKey
+from controller.requests.instructions import SendToPromptListRunner
+from controller.requests.request import RequestKey, TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S
 from controller.routing import TEMPORARY
-from shared.bus import BusMessage
+from shared.bus import IncomingMessage
 from shared.client.assembler import Assembler
-from shared.client.recovery import Recovery, StreamState
+from shared.client.recovery import Recovery, RecoveryInputs
 from shared.clock import boottime_s
 from shared.errors import ClusterError, DecodeError
 from shared.ids import RequestId
@@ -75,8 +75,8 @@ class PromptListRunner:
     def __init__(
         self,
         submit: Callable[[Event], None],
-        find: Callable[[RequestKey], ClientRequest | None],
-        capacity: Callable[[ClientRequest], tuple[int, int]],
+        find: Callable[[RequestKey], TrackedRequest | None],
+        capacity: Callable[[TrackedRequest], tuple[int, int]],
         put: Callable[[str, bytes, str], None],
         inbox: str,
         max_bytes: int,
@@ -87,12 +87,12 @@ class PromptListRunner:
         self._capacity = capacity
         self._inbox = f"{inbox}.parts"
         self._probes = f"{inbox}.probe"
-        self._publisher = ListPublisher(put, self._probes, max_bytes)
+        self._publisher = PromptListPublisher(put, self._probes, max_bytes)
         self._connections = connections
         self._connection = connections()
         self._grace_until = 0.0
         self._jobs: dict[RequestKey, PromptListJob] = {}
-        self._parts: dict[RequestId, tuple[PromptListJob, ListPart]] = {}
+        self._parts: dict[RequestId, tuple[PromptListJob, PromptListPart]] = {}
 
     @property
     def idle(self) -> bool:
@@ -101,7 +101,7 @@ class PromptListRunner:
 
     # Instructions of the leader.
 
-    def handle(self, order: SendToListRunner) -> None:
+    def handle(self, order: SendToPromptListRunner) -> None:
         whole = order.request
         match order.verb:
             case "serve":
@@ -114,14 +114,14 @@ class PromptListRunner:
                 assert order.error is not None
                 self._fail_list(whole, order.error)
 
-    def _serve(self, whole: ClientRequest) -> None:
+    def _serve(self, whole: TrackedRequest) -> None:
         _, max_slots = self._capacity(whole)
         job = PromptListJob.start(whole, split(whole, max_slots), boottime_s())
         self._jobs[whole.key] = job
         self._advance(job)
         self._publisher.flush()
 
-    def _attach(self, whole: ClientRequest, inbox: str) -> None:
+    def _attach(self, whole: TrackedRequest, inbox: str) -> None:
         """Send the stream so far, and all that follows, to one more inbox."""
         if (job := self._jobs.get(whole.key)) is None:
             return
@@ -136,7 +136,7 @@ class PromptListRunner:
             job.inboxes.add(inbox, boottime_s())
         self._publisher.flush()
 
-    def _cancel(self, whole: ClientRequest) -> None:
+    def _cancel(self, whole: TrackedRequest) -> None:
         """End a list because its client cancelled it: the answers so far stay."""
         if (job := self._jobs.get(whole.key)) is None or job.end is not None:
             return
@@ -147,7 +147,7 @@ class PromptListRunner:
         self._end_if_answered(job)
         self._publisher.flush()
 
-    def _fail_list(self, whole: ClientRequest, error: StreamError) -> None:
+    def _fail_list(self, whole: TrackedRequest, error: StreamError) -> None:
         """End a list and all its parts with an error."""
         if (job := self._jobs.get(whole.key)) is not None and job.end is None:
             self._end(job, job.failed(error))
@@ -173,7 +173,7 @@ class PromptListRunner:
                 self._send(job, job.status())
         self._publisher.flush()
 
-    def on_message(self, message: BusMessage) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """Handle a message to an inbox of the runner."""
         if message.subject.startswith(f"{self._probes}."):
             if message.no_responders:
@@ -219,7 +219,7 @@ class PromptListRunner:
             job.waiting.pop(0)
             self._submit_part(job, part)
 
-    def _submit_part(self, job: PromptListJob, part: ListPart) -> None:
+    def _submit_part(self, job: PromptListJob, part: PromptListPart) -> None:
         now = time.monotonic()
         part.request = request = part_request(job.whole, part, self._inbox, now)
         part.assembler = Assembler(request.request_id, choices=part.choices)
@@ -227,14 +227,14 @@ class PromptListRunner:
         self._parts[request.request_id] = job, part
         self._submit(Published(request))
 
-    def _recover(self, job: PromptListJob, part: ListPart, now: float) -> None:
+    def _recover(self, job: PromptListJob, part: PromptListPart, now: float) -> None:
         """Request missing messages of the stream of a part."""
         request, assembler, recovery = part.request, part.assembler, part.recovery
         if job.end is not None or request is None:
             return  # ended while an earlier part was recovered
         assert assembler is not None and recovery is not None
         known = self._find(request.key) or request
-        state = StreamState(
+        state = RecoveryInputs(
             connected=True,
             connections=self._connections(),
             received_any=assembler.received_any,
@@ -253,7 +253,9 @@ class PromptListRunner:
         elif step is not None:  # published again, its stream is sent from the start, or it reruns
             self._submit(Published(part_request(job.whole, part, self._inbox, now)))
 
-    def _on_part_message(self, job: PromptListJob, part: ListPart, message: StreamMessage) -> None:
+    def _on_part_message(
+        self, job: PromptListJob, part: PromptListPart, message: StreamMessage
+    ) -> None:
         assert part.assembler is not None and part.recovery is not None
         part.recovery.on_message(time.monotonic())
         if isinstance(message, Failed):
@@ -280,7 +282,7 @@ class PromptListRunner:
             part.route, part.warnings = part.assembler.route, part.assembler.warnings
             self._close_part(job, part)
 
-    def _is_served(self, part: ListPart) -> bool:
+    def _is_served(self, part: PromptListPart) -> bool:
         """Whether a worker has a part, or finished it."""
         if part.request is None:
             return False
@@ -293,14 +295,14 @@ class PromptListRunner:
             job.begun = True
             self._send(job, job.accepted_status())
 
-    def _close_part(self, job: PromptListJob, part: ListPart) -> None:
+    def _close_part(self, job: PromptListJob, part: PromptListPart) -> None:
         """Ignore further messages of a part, and let other parts be submitted."""
         if part.request is not None:
             self._parts.pop(part.request.request_id, None)
             part.request = None
         job.rejected, job.not_before = None, 0.0
 
-    def _fail_part(self, job: PromptListJob, part: ListPart, error: StreamError) -> None:
+    def _fail_part(self, job: PromptListJob, part: PromptListPart, error: StreamError) -> None:
         """A part failed, and no worker has it any more: submit it again later, or end it."""
         now = time.monotonic()
         has_output = any(job.next_index[number] for number in part.numbers)
@@ -342,7 +344,11 @@ class PromptListRunner:
             self._end_choices(job, part, reason, part.error)
 
     def _end_choices(
-        self, job: PromptListJob, part: ListPart, reason: FinishReason, error: StreamError | None
+        self,
+        job: PromptListJob,
+        part: PromptListPart,
+        reason: FinishReason,
+        error: StreamError | None,
     ) -> None:
         """Send a finish reason for each choice of a part that has none."""
         part.answered = True

@@ -1,6 +1,6 @@
 """The messages and the state that the leader itself sends to the clients of a request."""
 
-from controller.requests.request import ClientRequest, State
+from controller.requests.request import State, TrackedRequest
 from shared.messages.control import RequestStateName
 from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
 
@@ -16,24 +16,24 @@ _STATE_NAMES: dict[State, RequestStateName] = {
 }
 
 
-def accepted_status(request: ClientRequest) -> Status:
+def accepted_status(request: TrackedRequest) -> Status:
     return Status(
         request.request_id, request.attempt, request.worker, "accepted", seed=request.seed
     )
 
 
-def waiting_status(request: ClientRequest) -> Status:
+def waiting_status(request: TrackedRequest) -> Status:
     if request.started:
         return Status(request.request_id, request.attempt, None, "migrating")
     return Status(request.request_id, request.attempt, None, "queued", reason=request.reason)
 
 
-def failure(request: ClientRequest, error: StreamError) -> Failed:
+def failure(request: TrackedRequest, error: StreamError) -> Failed:
     route = request.route.model_dump(exclude_none=True) if request.route is not None else None
     return Failed(request.request_id, request.attempt, request.worker, error, route)
 
 
-def cancellation(request: ClientRequest, now: float) -> Done:
+def cancellation(request: TrackedRequest, now: float) -> Done:
     """Return the terminal message of a request that was cancelled while no worker had it."""
     outputs = tuple(
         ChoiceOutput(choice, 0, [], "", finish_reason="cancelled")
@@ -44,7 +44,7 @@ def cancellation(request: ClientRequest, now: float) -> Done:
     return Done(request.request_id, request.attempt, None, Usage(0, 0, 0), timings, outputs)
 
 
-def state_name(request: ClientRequest) -> RequestStateName:
+def state_name(request: TrackedRequest) -> RequestStateName:
     """Return the name of the state of a request in answers to clients."""
     if request.state == "ended":
         return "finished" if request.succeeded else "failed"

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controller.fleet.registry import WorkerGone
-from controller.requests.request import ClientRequest, RequestKey
+from controller.requests.request import RequestKey, TrackedRequest
 from shared.ids import BootId, WorkerId
-from shared.messages.control import Claimed, RequestRef
+from shared.messages.control import AttemptRef, Claimed
 from shared.messages.conversation import Message
 from shared.messages.dispatch import Dispatch, DispatchReply
 from shared.messages.request_events import RequestEvent
@@ -16,13 +16,13 @@ from shared.messages.stream import Done, Failed, StreamError
 class Published(NamedTuple):
     """A client published a request, maybe not for the first time."""
 
-    request: ClientRequest
+    request: TrackedRequest
 
 
 class Transferred(NamedTuple):
     """The previous leader, which shut down, sent these requests, in this order."""
 
-    requests: Sequence[ClientRequest]
+    requests: Sequence[TrackedRequest]
 
 
 class Queried(NamedTuple):
@@ -55,7 +55,7 @@ class ContentsReceived(NamedTuple):
     """A worker sent the contents of the first of the requests that it was asked for."""
 
     worker: WorkerId
-    asked: Sequence[RequestRef]
+    asked: Sequence[AttemptRef]
     contents: Sequence[Dispatch]
 
 

@@ -6,15 +6,15 @@ from typing import Literal, NamedTuple
 
 from controller.requests.client_messages import waiting_status
 from controller.requests.events import Event
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from shared.ids import ControllerId, WorkerId
 from shared.messages.control import (
-    AttachStream,
+    AttachInbox,
+    AttemptRef,
     CancelRequest,
     ClaimWorker,
     ControlReply,
     ForgetSession,
-    RequestRef,
     RequestState,
     TellContents,
     TellSession,
@@ -22,7 +22,7 @@ from shared.messages.control import (
 from shared.messages.stream import StreamError, StreamMessage
 
 
-class SendToClient(NamedTuple):
+class SendStreamMessage(NamedTuple):
     """Publish a message of a stream. Clients ask again for messages that are lost."""
 
     inboxes: Sequence[str]
@@ -41,7 +41,7 @@ class SendDispatches(NamedTuple):
 ReplyToEvent = Callable[[ControlReply | None], Event | None]
 
 LeaderOrders = (
-    CancelRequest | AttachStream | ClaimWorker | TellContents | TellSession | ForgetSession
+    CancelRequest | AttachInbox | ClaimWorker | TellContents | TellSession | ForgetSession
 )
 
 
@@ -54,17 +54,17 @@ class SendControlOrder(NamedTuple):
     to_event: "ReplyToEvent | None" = None
 
 
-class AnswerQuery(NamedTuple):
+class SendRequestState(NamedTuple):
     reply: str
     state: RequestState
 
 
-class SendToListRunner(NamedTuple):
+class SendToPromptListRunner(NamedTuple):
     """Serve a list of prompts (`ListEnded` follows), attach one more inbox to it, cancel it for its
     client, or fail it with an error."""
 
     verb: Literal["serve", "attach", "cancel", "fail"]
-    request: ClientRequest
+    request: TrackedRequest
     inbox: str = ""
     error: StreamError | None = None
 
@@ -78,7 +78,12 @@ class WriteLog(NamedTuple):
 
 
 Instruction = (
-    SendToClient | SendDispatches | SendControlOrder | AnswerQuery | SendToListRunner | WriteLog
+    SendStreamMessage
+    | SendDispatches
+    | SendControlOrder
+    | SendRequestState
+    | SendToPromptListRunner
+    | WriteLog
 )
 
 
@@ -105,13 +110,13 @@ class Instructions:
         self._collected += instructions
 
     def send_to_client(
-        self, request: ClientRequest, message: StreamMessage, inboxes: Sequence[str]
+        self, request: TrackedRequest, message: StreamMessage, inboxes: Sequence[str]
     ) -> None:
         request.updated_at = self.now
         if inboxes:
-            self.add(SendToClient(tuple(inboxes), message, request.contents.multiplex))
+            self.add(SendStreamMessage(tuple(inboxes), message, request.contents.multiplex))
 
-    def send_waiting_status(self, request: ClientRequest, inboxes: Sequence[str]) -> None:
+    def send_waiting_status(self, request: TrackedRequest, inboxes: Sequence[str]) -> None:
         """Send the status of a request that no worker has, if its client streams."""
         listeners = inboxes if request.contents.stream else ()
         self.send_to_client(request, waiting_status(request), listeners)
@@ -124,26 +129,26 @@ class Instructions:
     ) -> None:
         self.add(SendControlOrder(worker, order, then))
 
-    def cancel_attempt(self, request: ClientRequest, *, silent: bool = False) -> None:
+    def cancel_attempt(self, request: TrackedRequest, *, silent: bool = False) -> None:
         """Cancel the request at its worker. Best effort: if the order is lost, attempt numbers
         fence what the worker still sends."""
         if request.worker is not None:
             self.cancel(request.worker, request.ref, silent=silent)
 
-    def cancel(self, worker: WorkerId, ref: RequestRef, *, silent: bool = False) -> None:
+    def cancel(self, worker: WorkerId, ref: AttemptRef, *, silent: bool = False) -> None:
         """Cancel an attempt; if `silent`, the worker sends its client no terminal message."""
         self.order(worker, CancelRequest(term=self.term, silent=silent, **dict(ref)))
 
-    def attach(self, request: ClientRequest, inbox: str) -> None:
+    def attach(self, request: TrackedRequest, inbox: str) -> None:
         """Have the worker that has, or had, a request send its stream to one more inbox. If the
         order is lost, the client publishes again."""
         if request.worker is not None:
             self.order(
-                request.worker, AttachStream(term=self.term, inbox=inbox, **dict(request.ref))
+                request.worker, AttachInbox(term=self.term, inbox=inbox, **dict(request.ref))
             )
 
     def log(
-        self, level: int, text: str, request: ClientRequest | None = None, code: str | None = None
+        self, level: int, text: str, request: TrackedRequest | None = None, code: str | None = None
     ) -> None:
         fields: dict[str, object] = {"code": code} if code is not None else {}
         if request is not None:
@@ -157,11 +162,11 @@ class Instructions:
         self.add(WriteLog(level, text, fields))
 
     def info(
-        self, text: str, request: ClientRequest | None = None, code: str | None = None
+        self, text: str, request: TrackedRequest | None = None, code: str | None = None
     ) -> None:
         self.log(logging.INFO, text, request, code)
 
     def warn(
-        self, text: str, request: ClientRequest | None = None, code: str | None = None
+        self, text: str, request: TrackedRequest | None = None, code: str | None = None
     ) -> None:
         self.log(logging.WARNING, text, request, code)

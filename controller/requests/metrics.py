@@ -25,7 +25,7 @@ from controller.fleet.circuit_breaker import BreakerState
 from controller.fleet.registry import Registry
 from controller.fleet.worker_view import WorkerView
 from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.routing import RouteDecision, RouteQuery
 from shared.ids import ModelId, WorkerId
 
@@ -164,7 +164,7 @@ class ControllerMetrics(Collector):
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def arrived(self, request: ClientRequest) -> None:
+    def arrived(self, request: TrackedRequest) -> None:
         self.accepted += request.part_of is None
 
     def routed(self, decision: RouteDecision, query: RouteQuery, seconds: float) -> None:
@@ -197,7 +197,7 @@ class ControllerMetrics(Collector):
     def first_token(self, model: ModelId, seconds: float) -> None:
         self._first_token.observe(model, seconds)
 
-    def ended(self, request: ClientRequest, code: str, seconds: float, *, rejected: bool) -> None:
+    def ended(self, request: TrackedRequest, code: str, seconds: float, *, rejected: bool) -> None:
         """
         Args:
             code: the error code, `cancelled`, or `ok`.

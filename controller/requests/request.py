@@ -9,12 +9,12 @@ from controller.requests.answer_progress import AnswerProgress
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
-from shared.messages.control import ClaimedRequest, RequestRef
+from shared.messages.control import AttemptRef, ClaimedRequest
 from shared.messages.conversation import Message
 from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal, dispatch_json
 from shared.messages.priorities import Priority
 from shared.messages.request import InferenceRequest
-from shared.messages.request_events import RequestFailed, TokensEmitted
+from shared.messages.request_events import AttemptFailed, TokensEmitted
 from shared.messages.routes import Route
 from shared.messages.stream import Done, Failed, StreamError
 
@@ -40,7 +40,7 @@ class WorkerRejection:
 
 
 @dataclass(slots=True, eq=False)
-class ClientRequest:
+class TrackedRequest:
     """The state of one request; times are seconds on the caller's clock.
 
     Attributes:
@@ -119,7 +119,7 @@ class ClientRequest:
     crashes: int = 0
     failover: tuple[WorkerId, float] | None = None
     last_error: StreamError | None = None
-    pending_requeue: RequestFailed | None = None
+    pending_requeue: AttemptFailed | None = None
     end: Done | Failed | None = None
     succeeded: bool = True
     ended_at: float | None = None
@@ -147,7 +147,7 @@ class ClientRequest:
         payload: bytes | None = None,
         elapsed_before_ms: float = 0.0,
         part_of: RequestId | None = None,
-    ) -> "ClientRequest":
+    ) -> "TrackedRequest":
         """Return a request that a client published, after validation."""
         return cls(
             request_id,
@@ -171,7 +171,7 @@ class ClientRequest:
     @classmethod
     def claimed(
         cls, claim: ClaimedRequest, worker: WorkerId, boot_id: BootId, now: float
-    ) -> "ClientRequest":
+    ) -> "TrackedRequest":
         """Return a request that a worker has, or had; its contents follow (`set_contents`)."""
         request = cls._restored(claim, [claim.model], claim.fingerprint, claim.session_id, now)
         request.state, request.worker, request.boot_id = "running", worker, boot_id
@@ -181,7 +181,7 @@ class ClientRequest:
         return request
 
     @classmethod
-    def transferred(cls, dispatch: Dispatch, models: list[ModelId], now: float) -> "ClientRequest":
+    def transferred(cls, dispatch: Dispatch, models: list[ModelId], now: float) -> "TrackedRequest":
         """Return a request that another leader transferred."""
         session_id = dispatch.request.ordered_session
         request = cls._restored(dispatch, models, dispatch.body_fingerprint, session_id, now)
@@ -196,7 +196,7 @@ class ClientRequest:
         fingerprint: str,
         session_id: str | None,
         now: float,
-    ) -> "ClientRequest":
+    ) -> "TrackedRequest":
         return cls(
             source.request_id,
             source.client,
@@ -232,9 +232,9 @@ class ClientRequest:
         return self.client, self.request_id
 
     @property
-    def ref(self) -> RequestRef:
+    def ref(self) -> AttemptRef:
         """The last attempt, as orders to workers name it."""
-        return RequestRef(client=self.client, request_id=self.request_id, attempt=self.attempt)
+        return AttemptRef(client=self.client, request_id=self.request_id, attempt=self.attempt)
 
     @property
     def level(self) -> Priority:

@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from controller.requests.request import ClientRequest, RequestKey
+from controller.requests.request import RequestKey, TrackedRequest
 from shared.ids import ClientName
 
 RETAINED_AFTER_END_S = 30.0
@@ -13,12 +13,12 @@ class RequestStore:
     """Requests by client and id."""
 
     def __init__(self) -> None:
-        self._requests: dict[RequestKey, ClientRequest] = {}
-        self._active: dict[RequestKey, ClientRequest] = {}
-        self._ended: deque[ClientRequest] = deque()
+        self._requests: dict[RequestKey, TrackedRequest] = {}
+        self._active: dict[RequestKey, TrackedRequest] = {}
+        self._ended: deque[TrackedRequest] = deque()
         self._by_client: Counter[ClientName] = Counter()  # of the active ones
 
-    def __iter__(self) -> Iterator[ClientRequest]:
+    def __iter__(self) -> Iterator[TrackedRequest]:
         """The requests that have not ended, in the order of arrival. They may end while the
         caller iterates."""
         return iter(list(self._active.values()))
@@ -27,7 +27,7 @@ class RequestStore:
         """Number of requests that have not ended."""
         return len(self._active)
 
-    def get(self, key: RequestKey) -> ClientRequest | None:
+    def get(self, key: RequestKey) -> TrackedRequest | None:
         """Return a request that is served, or ended recently."""
         return self._requests.get(key)
 
@@ -35,7 +35,7 @@ class RequestStore:
         """Number of requests of a client that have not ended; a list of prompts counts once."""
         return self._by_client[client]
 
-    def add(self, request: ClientRequest) -> None:
+    def add(self, request: TrackedRequest) -> None:
         """Add a request; it replaces one with the same key."""
         if (known := self._requests.get(request.key)) is not None:
             self.remove(known)
@@ -43,14 +43,14 @@ class RequestStore:
         if request.part_of is None:
             self._by_client[request.client] += 1
 
-    def end(self, request: ClientRequest) -> None:
+    def end(self, request: TrackedRequest) -> None:
         """Record that a request ended, and drop its contents and its answer."""
         if self._active.get(request.key) is request:
             self._deactivate(request)
             self._ended.append(request)
         request.forget_contents()
 
-    def remove(self, request: ClientRequest) -> None:
+    def remove(self, request: TrackedRequest) -> None:
         """Forget a request at once."""
         if self._requests.get(request.key) is request:
             del self._requests[request.key]
@@ -64,7 +64,7 @@ class RequestStore:
             if self._requests.get(request.key) is request:  # else it was replaced
                 del self._requests[request.key]
 
-    def _deactivate(self, request: ClientRequest) -> None:
+    def _deactivate(self, request: TrackedRequest) -> None:
         del self._active[request.key]
         if request.part_of is not None:
             return

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from controller.rollout.worker_metrics import WorkerMetrics, error_share
+from controller.rollout.worker_metrics import PeriodMetrics, error_share
 from shared.ids import WorkerId
 from shared.messages.rollout import Baseline
 from shared.settings.controller import RolloutGatesSettings
@@ -15,7 +15,7 @@ _STANDARD_ERRORS = 2.0
 def find_violation(
     gates: RolloutGatesSettings,
     baseline: Baseline,
-    current: WorkerMetrics,
+    current: PeriodMetrics,
     workers: Collection[WorkerId],
     *,
     at: float,
@@ -47,7 +47,7 @@ def find_violation(
 def _errors(
     gates: RolloutGatesSettings,
     baseline: Baseline,
-    current: WorkerMetrics,
+    current: PeriodMetrics,
     workers: Collection[WorkerId],
 ) -> str | None:
     counts = current.counts(workers)
@@ -64,7 +64,7 @@ def _errors(
 
 
 def _memory(
-    gates: RolloutGatesSettings, current: WorkerMetrics, workers: Collection[WorkerId]
+    gates: RolloutGatesSettings, current: PeriodMetrics, workers: Collection[WorkerId]
 ) -> str | None:
     if gates.soft_memory and (above := current.soft_memory(workers)):
         return f"{_names(above)} is above its soft memory limit"
@@ -72,7 +72,7 @@ def _memory(
 
 
 def _breaker(
-    gates: RolloutGatesSettings, current: WorkerMetrics, workers: Collection[WorkerId]
+    gates: RolloutGatesSettings, current: PeriodMetrics, workers: Collection[WorkerId]
 ) -> str | None:
     open_s = current.breaker_open_s(workers)
     if gates.breaker_open_s is None or open_s <= gates.breaker_open_s:
@@ -81,7 +81,7 @@ def _breaker(
 
 
 def _failover(
-    gates: RolloutGatesSettings, current: WorkerMetrics, workers: Collection[WorkerId]
+    gates: RolloutGatesSettings, current: PeriodMetrics, workers: Collection[WorkerId]
 ) -> str | None:
     took_ms = current.failover_ms(workers)
     if gates.failover_ms is None or took_ms <= gates.failover_ms:
@@ -90,7 +90,7 @@ def _failover(
 
 
 def _batches(
-    gates: RolloutGatesSettings, current: WorkerMetrics, workers: Collection[WorkerId], at: float
+    gates: RolloutGatesSettings, current: PeriodMetrics, workers: Collection[WorkerId], at: float
 ) -> str | None:
     per_min = current.batch_changes_per_min(workers, at)
     if gates.batch_changes_per_min is None or per_min <= gates.batch_changes_per_min:
@@ -101,7 +101,7 @@ def _batches(
 def _throughput(
     gates: RolloutGatesSettings,
     baseline: Baseline,
-    current: WorkerMetrics,
+    current: PeriodMetrics,
     workers: Collection[WorkerId],
 ) -> str | None:
     """Compare with the other workers, if they were busy, too: the version is not the cause of a

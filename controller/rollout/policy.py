@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.rollout.gates import find_violation
-from controller.rollout.worker_metrics import WorkerMetrics, error_share
+from controller.rollout.worker_metrics import PeriodMetrics, error_share
 from shared.errors import InvalidRequest
 from shared.ids import BootId, ModelId, WorkerId
 from shared.messages.rollout import MAX_STORED, Baseline, Phase, Rollout, RolloutState
@@ -15,7 +15,7 @@ _RETRY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchVersion:
+class SwitchConfigVersion:
     """The order that a worker switches to a version."""
 
     worker: WorkerId
@@ -23,7 +23,7 @@ class SwitchVersion:
 
 
 @dataclass(slots=True)
-class PendingSwitch:
+class PendingVersionSwitch:
     """A worker was ordered to switch to a version.
 
     Attributes:
@@ -41,7 +41,7 @@ class PendingSwitch:
 
 
 @dataclass(slots=True)
-class UnstoredRolloutState:
+class VolatileRolloutState:
     """State of the leader that is not stored; a new leader starts with a new one.
 
     Attributes:
@@ -51,8 +51,8 @@ class UnstoredRolloutState:
     """
 
     all_reported: bool = True
-    pending: dict[WorkerId, PendingSwitch] = field(default_factory=dict)
-    metrics: WorkerMetrics | None = None
+    pending: dict[WorkerId, PendingVersionSwitch] = field(default_factory=dict)
+    metrics: PeriodMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class RolloutDecision:
     """The new state, and the orders for workers, to be sent after the state was stored."""
 
     state: RolloutState
-    orders: Sequence[SwitchVersion] = ()
+    orders: Sequence[SwitchConfigVersion] = ()
 
 
 def expected_version(state: RolloutState, worker: WorkerId) -> int:
@@ -86,7 +86,7 @@ def on_trial(state: RolloutState) -> frozenset[WorkerId]:
 def decide(
     state: RolloutState,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: UnstoredRolloutState,
+    progress: VolatileRolloutState,
     now: float,
 ) -> RolloutDecision:
     """Return the next state and orders.
@@ -114,13 +114,13 @@ def decide(
 
 def record_order(
     state: RolloutState,
-    order: SwitchVersion,
+    order: SwitchConfigVersion,
     report: WorkerReport,
-    progress: UnstoredRolloutState,
+    progress: VolatileRolloutState,
     now: float,
 ) -> None:
     """Record in `progress` that an order is sent."""
-    progress.pending[order.worker] = PendingSwitch(
+    progress.pending[order.worker] = PendingVersionSwitch(
         order.version, now, report.boot_id, frozenset(_failed_models(report))
     )
 
@@ -128,7 +128,7 @@ def record_order(
 def _next_phase(
     rollout: Rollout,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: UnstoredRolloutState,
+    progress: VolatileRolloutState,
     now: float,
 ) -> Rollout:
     """Return the roll-out in its next phase if it is time, else unchanged."""
@@ -181,7 +181,7 @@ def _next_phase(
 
 
 def _lacks_reports(
-    rollout: Rollout, reports: Mapping[WorkerId, WorkerReport], progress: UnstoredRolloutState
+    rollout: Rollout, reports: Mapping[WorkerId, WorkerReport], progress: VolatileRolloutState
 ) -> bool:
     """Whether a new leader must wait for reports of workers that have the version."""
     return not progress.all_reported and any(worker not in reports for worker in rollout.given)
@@ -190,7 +190,7 @@ def _lacks_reports(
 def _find_failure(
     rollout: Rollout,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: UnstoredRolloutState,
+    progress: VolatileRolloutState,
     now: float,
 ) -> str | None:
     """Return why a worker failed to switch to the version; None if none did."""
@@ -218,7 +218,7 @@ def _find_failure(
 def _remove_completed(
     state: RolloutState,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: UnstoredRolloutState,
+    progress: VolatileRolloutState,
     now: float,
 ) -> None:
     is_forward = state.rollout is not None and state.rollout.phase in ("applying", "baking")
@@ -234,16 +234,16 @@ def _remove_completed(
             del progress.pending[worker]
 
 
-def _newly_failed(report: WorkerReport, order: PendingSwitch) -> bool:
+def _newly_failed(report: WorkerReport, order: PendingVersionSwitch) -> bool:
     return bool(_failed_models(report) - order.failed)
 
 
 def _orders(
     state: RolloutState,
     reports: Mapping[WorkerId, WorkerReport],
-    progress: UnstoredRolloutState,
+    progress: VolatileRolloutState,
     at_once: int,
-) -> list[SwitchVersion]:
+) -> list[SwitchConfigVersion]:
     capacity = at_once - len(progress.pending)
     wanted = []
     for worker, report in sorted(reports.items()):
@@ -251,7 +251,7 @@ def _orders(
         if report.config_version == version or _failed_to_start(report, version):
             continue
         if worker not in progress.pending and report.state not in ("draining", "stopped"):
-            wanted.append(SwitchVersion(worker, version))
+            wanted.append(SwitchConfigVersion(worker, version))
     return wanted[: max(0, capacity)]
 
 

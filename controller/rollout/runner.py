@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from controller.fleet.registry import Registry
 from controller.leader.election import LeaderElection
 from controller.rollout.policy import (
-    SwitchVersion,
-    UnstoredRolloutState,
+    SwitchConfigVersion,
+    VolatileRolloutState,
     change_rollout,
     decide,
     on_trial,
@@ -23,9 +23,9 @@ from controller.rollout.policy import (
 )
 from controller.rollout.steps import plan_steps
 from controller.rollout.store import RolloutStore
-from controller.rollout.worker_metrics import WorkerMetrics
+from controller.rollout.worker_metrics import PeriodMetrics
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode, encode
 from shared.errors import (
     BusError,
@@ -81,7 +81,7 @@ class RolloutRunner:
     Args:
         settings: defaults for orders that do not set their own.
         version: the version that this controller runs with.
-        take_failovers_ms: `RequestMachine.take_failovers_ms`.
+        take_failovers_ms: `RequestStateMachine.take_failovers_ms`.
         on_stable: called with the version that all must run now (0: their own files) and its text.
         plan: returns what a text would change in this controller, and what the change takes; raises
             SettingsError if the text is invalid.
@@ -116,7 +116,7 @@ class RolloutRunner:
         self._subscribed_at = math.inf
         self._last_read_at = -math.inf
         self._has_state = False
-        self._progress = UnstoredRolloutState()
+        self._progress = VolatileRolloutState()
         self._yaml: dict[int, str | None] = {0: None}
         self._measured_at = 0.0
         self._lock = asyncio.Lock()
@@ -182,7 +182,7 @@ class RolloutRunner:
         """Return the state; read from JetStream once per term, and again after an error."""
         if self._state is None:
             self._state = await self._store.state()
-            self._progress = UnstoredRolloutState()
+            self._progress = VolatileRolloutState()
             await self._follow(self._state)
         return self._state
 
@@ -204,7 +204,7 @@ class RolloutRunner:
         if rollout is None or rollout.phase not in ("measuring", "baking"):
             return
         if self._progress.metrics is None:
-            self._progress.metrics = WorkerMetrics(now)
+            self._progress.metrics = PeriodMetrics(now)
             self._take_failovers_ms()  # drop those of the time before
         elif now - self._measured_at < _MEASURE_S:
             return
@@ -217,7 +217,7 @@ class RolloutRunner:
             failovers_ms=self._take_failovers_ms(),
         )
 
-    async def _send_order(self, order: SwitchVersion, state: RolloutState) -> None:
+    async def _send_order(self, order: SwitchConfigVersion, state: RolloutState) -> None:
         """Order a worker to switch to a version, and record a rejection."""
         is_rollback = state.rollout is not None and state.rollout.phase == "rolling_back"
         rejection = None
@@ -257,7 +257,7 @@ class RolloutRunner:
 
     # The state that every controller follows.
 
-    async def _on_state(self, message: BusMessage) -> None:
+    async def _on_state(self, message: IncomingMessage) -> None:
         try:
             state = decode(RolloutState, message.payload)
         except DecodeError:
@@ -281,11 +281,11 @@ class RolloutRunner:
 
     # Orders.
 
-    async def _on_order(self, message: BusMessage) -> None:
+    async def _on_order(self, message: IncomingMessage) -> None:
         if message.reply and self._leadership.leads:
             self._tasks.start(self._answer(message))
 
-    async def _answer(self, message: BusMessage) -> None:
+    async def _answer(self, message: IncomingMessage) -> None:
         kind = ROLLOUT_ORDERS.get(message.subject.rsplit(".", 1)[1])
         try:
             if kind is None:

@@ -14,7 +14,7 @@ MIN_TOKENS_PER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class RequestCounts:
+class WorkerCounters:
     """Requests of one boot of a worker, since its start. `failed` includes invalid requests: a
     smaller context makes more of them, and mistakes of clients are spread evenly over workers."""
 
@@ -24,7 +24,7 @@ class RequestCounts:
     engine_restarts: int = 0
 
     @classmethod
-    def of(cls, report: WorkerReport) -> "RequestCounts":
+    def of(cls, report: WorkerReport) -> "WorkerCounters":
         levels = report.queue.levels.values()
         return cls(
             completed=report.completed_requests,
@@ -34,8 +34,8 @@ class RequestCounts:
             engine_restarts=sum(engine.restarts for engine in report.engines),
         )
 
-    def since(self, before: "RequestCounts") -> "RequestCounts":
-        return RequestCounts(
+    def since(self, before: "WorkerCounters") -> "WorkerCounters":
+        return WorkerCounters(
             self.completed - before.completed,
             self.failed - before.failed,
             self.refused - before.refused,
@@ -76,8 +76,8 @@ class _Measured:
     """
 
     boot_id: BootId
-    first: RequestCounts
-    last: RequestCounts
+    first: WorkerCounters
+    last: WorkerCounters
     busy: list[tuple[int, float]] = field(default_factory=list)
     batch_changes: float = 0.0
     soft_memory: bool = False
@@ -86,7 +86,7 @@ class _Measured:
     at: float = 0.0
 
 
-class WorkerMetrics:
+class PeriodMetrics:
     """
     Attributes:
         began_at: start of the period, seconds since 1970.
@@ -112,7 +112,7 @@ class WorkerMetrics:
             failovers_ms: the slowest failover of each worker since the last call.
         """
         for report in reports:
-            counts = RequestCounts.of(report)
+            counts = WorkerCounters.of(report)
             measured = self._measured.get(report.id)
             if measured is None:
                 measured = self._measured[report.id] = _Measured(
@@ -120,7 +120,7 @@ class WorkerMetrics:
                 )
             elif measured.boot_id != report.boot_id:
                 self.rebooted.add(report.id)
-                measured.boot_id, measured.first = report.boot_id, RequestCounts()
+                measured.boot_id, measured.first = report.boot_id, WorkerCounters()
             measured.last = counts
             if report.active_requests:
                 measured.busy.append((report.active_requests.bit_length(), report.tokens_per_s))
@@ -140,10 +140,10 @@ class WorkerMetrics:
             )
             measured.at = now
 
-    def counts(self, workers: Collection[WorkerId] | None = None) -> RequestCounts:
+    def counts(self, workers: Collection[WorkerId] | None = None) -> WorkerCounters:
         """Return the sum over these workers in the period; over all workers by default."""
         each = [measured.last.since(measured.first) for measured in self._of(workers)]
-        return RequestCounts(
+        return WorkerCounters(
             sum(counts.completed for counts in each),
             sum(counts.failed for counts in each),
             sum(counts.refused for counts in each),
@@ -204,7 +204,7 @@ class WorkerMetrics:
         return [measured for worker, measured in self._measured.items() if worker in workers]
 
 
-def error_share(counts: RequestCounts) -> float:
+def error_share(counts: WorkerCounters) -> float:
     """Return the share of requests that failed or were refused."""
     ended = counts.completed + counts.failed + counts.refused
     return (counts.failed + counts.refused) / ended if ended else 0.0

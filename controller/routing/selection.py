@@ -67,7 +67,7 @@ class Fleet(Protocol):
         """Return the last views of workers that ended a moment ago."""
 
 
-class PrefixCaches(Protocol):
+class CachedPrefixes(Protocol):
     """Which prefixes workers have cached."""
 
     def links(self, worker: WorkerId) -> Mapping[str, Tier]:
@@ -99,7 +99,7 @@ class RouteDecision(NamedTuple):
 def select_worker(
     query: RouteQuery,
     fleet: Fleet,
-    prefixes: PrefixCaches,
+    prefixes: CachedPrefixes,
     policy: Policy,
     *,
     now: float,
@@ -207,7 +207,7 @@ def _sample(
     model: ModelId,
     links: Links,
     fleet: Fleet,
-    prefixes: PrefixCaches,
+    prefixes: CachedPrefixes,
     rng: RandomSource,
     count: int,
 ) -> Sequence[WorkerView]:
@@ -237,7 +237,7 @@ def _pick_randomly(pool: Sequence[T], count: int, rng: RandomSource) -> list[T]:
 
 
 def _candidate(
-    view: WorkerView, model: ModelId, query: RouteQuery, links: Links, prefixes: PrefixCaches
+    view: WorkerView, model: ModelId, query: RouteQuery, links: Links, prefixes: CachedPrefixes
 ) -> Candidate:
     status = view.models[model]
     cached = find_cached_share(links, prefixes.links(view.id)) if links else NOT_CACHED

@@ -10,11 +10,11 @@ from shared.messages.events import Tier
 from shared.messages.model_status import (
     TYPICAL_ANSWER_TOKENS,
     TYPICAL_BYTES_PER_TOKEN,
-    ModelSpeed,
+    ModelPerformance,
     ModelStatus,
 )
 
-_DEFAULT = ModelSpeed(
+_DEFAULT = ModelPerformance(
     prefill_tokens_per_s=500,
     step_ms=30,
     bytes_per_token=TYPICAL_BYTES_PER_TOKEN,
@@ -98,7 +98,7 @@ def find_cached_share(links: Links, cached: Mapping[str, Tier]) -> CachedShare:
     return CachedShare(share, cached[link])
 
 
-def _slot_wait_ms(view: WorkerView, speed: ModelSpeed, step_ms: float) -> float:
+def _slot_wait_ms(view: WorkerView, speed: ModelPerformance, step_ms: float) -> float:
     """Predict the wait for a batch slot: each answer that ends frees one for the queue."""
     rows = speed.rows or view.report.max_batch_size
     over = view.choices + 1 - rows

@@ -23,7 +23,7 @@ from shared.access.membership import Membership
 from shared.access.private_file import write_private
 from shared.access.roles import Role
 from shared.access.server_config import User, in_url
-from shared.access.server_folder import ServerFolder, server_folders, write_identity
+from shared.access.server_folder import ServerConfigFolder, server_folders, write_identity
 from shared.errors import SettingsError
 from shared.ids import NAME_PATTERN, is_name
 
@@ -36,7 +36,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class RegisteredUser(_Model):
+class ClusterMember(_Model):
     """
     Attributes:
         public_keys: the current one first; during a rotation the older one is accepted, too.
@@ -49,7 +49,7 @@ class RegisteredUser(_Model):
     added_at: str
 
 
-class ListenAddresses(_Model):
+class ServerAddresses(_Model):
     """The address on which servers listen, and the names and addresses that reach them.
 
     Attributes:
@@ -74,8 +74,8 @@ class ListenAddresses(_Model):
 
 class _Content(_Model):
     version: Literal[1] = 1
-    listening: ListenAddresses
-    users: list[RegisteredUser] = []
+    listening: ServerAddresses
+    users: list[ClusterMember] = []
 
 
 class AccessFolder:
@@ -95,7 +95,7 @@ class AccessFolder:
             raise SettingsError(f"{path / _USERS}: {error}") from None
 
     @classmethod
-    def create(cls, path: Path, listening: ListenAddresses) -> Self:
+    def create(cls, path: Path, listening: ServerAddresses) -> Self:
         """Create the folder.
 
         Raises:
@@ -117,11 +117,11 @@ class AccessFolder:
         return folder
 
     @property
-    def users(self) -> Sequence[RegisteredUser]:
+    def users(self) -> Sequence[ClusterMember]:
         return self._content.users
 
     @property
-    def servers(self) -> Sequence[ServerFolder]:
+    def servers(self) -> Sequence[ServerConfigFolder]:
         return _servers(self.path, self._content.listening)
 
     @contextlib.contextmanager
@@ -154,7 +154,7 @@ class AccessFolder:
                 f"there is a {role} {name!r} already; `cluster auth token` shows it"
             )
         seed = new_seed()
-        user = RegisteredUser(role=role, name=name, public_keys=[public_key(seed)], added_at=now)
+        user = ClusterMember(role=role, name=name, public_keys=[public_key(seed)], added_at=now)
         self._write_seed(role, name, seed)
         self._write_users([*self.users, user])
         return self.membership(role, name)
@@ -212,19 +212,19 @@ class AccessFolder:
         servers = [f"tls://{in_url(host)}:{listening.port}" for host in listening.names]
         return Membership(role=role, name=name, servers=servers, seed=seed, authority=authority)
 
-    def _require(self, role: Role, name: str) -> RegisteredUser:
+    def _require(self, role: Role, name: str) -> ClusterMember:
         user = self._find(role, name)
         if user is None:
             raise SettingsError(f"there is no {role} {name!r}; `cluster auth ls` lists all users")
         return user
 
-    def _find(self, role: Role, name: str) -> RegisteredUser | None:
+    def _find(self, role: Role, name: str) -> ClusterMember | None:
         return next((user for user in self.users if (user.role, user.name) == (role, name)), None)
 
-    def _replace(self, user: RegisteredUser, by: RegisteredUser) -> None:
+    def _replace(self, user: ClusterMember, by: ClusterMember) -> None:
         self._write_users([by if each is user else each for each in self.users])
 
-    def _write_users(self, users: Sequence[RegisteredUser]) -> None:
+    def _write_users(self, users: Sequence[ClusterMember]) -> None:
         self._write_content(self._content.model_copy(update={"users": list(users)}))
 
     def _write_content(self, content: _Content) -> None:
@@ -244,14 +244,14 @@ class AccessFolder:
             server.write_config(users, host=listening.host, port=listening.port)
 
 
-def new_listening(**values: Any) -> ListenAddresses:
+def new_listening(**values: Any) -> ServerAddresses:
     """Return the addresses of these values.
 
     Raises:
         SettingsError: the values are invalid.
     """
     try:
-        return ListenAddresses(**values)
+        return ServerAddresses(**values)
     except ValidationError as error:
         raise SettingsError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
@@ -265,10 +265,10 @@ def _identity(folder: Path, name: str) -> Identity:
     return Identity(certificate, (folder / f"{name}.key").read_bytes())
 
 
-def _servers(folder: Path, listening: ListenAddresses) -> Sequence[ServerFolder]:
+def _servers(folder: Path, listening: ServerAddresses) -> Sequence[ServerConfigFolder]:
     return server_folders(folder, listening.names, listening.route_port)
 
 
-def _write_certificates(folder: Path, listening: ListenAddresses, authority: Identity) -> None:
+def _write_certificates(folder: Path, listening: ServerAddresses, authority: Identity) -> None:
     for server in _servers(folder, listening):
         server.write_certificate(authority)

@@ -33,7 +33,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFiles:
+class TlsFiles:
     """PEM files: the certificate, its key, and the authority that signed it."""
 
     certificate: Path
@@ -63,7 +63,7 @@ def server_config(
     host: str,
     port: int,
     store: Path,
-    tls: ServerFiles | None,
+    tls: TlsFiles | None,
     pid_file: Path | None = None,
     max_connections: int = 1024,
     routes: Routes | None = None,
@@ -111,7 +111,7 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _tls(files: ServerFiles) -> dict[str, Any]:
+def _tls(files: TlsFiles) -> dict[str, Any]:
     return {
         "cert_file": str(files.certificate),
         "key_file": str(files.key),

@@ -14,7 +14,7 @@ import orjson
 
 from shared.access.certificates import Identity, new_server
 from shared.access.private_file import write_private
-from shared.access.server_config import Routes, ServerFiles, User, server_config
+from shared.access.server_config import Routes, TlsFiles, User, server_config
 
 CONFIG_NAME = "nats-server.json"
 PID_NAME = "nats-server.pid"
@@ -23,7 +23,7 @@ _AUTHORITY = "authority.crt"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFolder:
+class ServerConfigFolder:
     """
     Attributes:
         names: of this server.
@@ -59,7 +59,7 @@ class ServerFolder:
             port=port,
             store=here / "jetstream",
             pid_file=here / PID_NAME,
-            tls=ServerFiles(here / "server.crt", here / "server.key", here / _AUTHORITY),
+            tls=TlsFiles(here / "server.crt", here / "server.key", here / _AUTHORITY),
             routes=self.routes,
         )
         write_private(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))
@@ -72,16 +72,16 @@ class ServerFolder:
 
 def server_folders(
     access: Path, names: Sequence[str], route_port: int | None
-) -> Sequence[ServerFolder]:
+) -> Sequence[ServerConfigFolder]:
     """Return the folder of each server, inside the access folder.
 
     Args:
         names: all of a single server if `route_port` is None; else one per server.
     """
     if route_port is None:
-        return [ServerFolder(access, names, None)]
+        return [ServerConfigFolder(access, names, None)]
     return [
-        ServerFolder(
+        ServerConfigFolder(
             access / "servers" / name,
             [name],
             Routes(name, [other for other in names if other != name], route_port),

@@ -3,21 +3,21 @@
 from shared.bus.bus import Bus
 from shared.bus.client import ServerInfo
 from shared.bus.key_value import Entry, KeyValueStore
-from shared.bus.lease_store import LeaseStore, LeaseValue
-from shared.bus.message import BusMessage, Handler
+from shared.bus.lease_store import LeaseEntry, LeaseStore
+from shared.bus.message import Handler, IncomingMessage
 from shared.bus.object_store import ObjectStore
 from shared.bus.service import Endpoint, MicroService
 from shared.bus.subscription import Subscription
 
 __all__ = [
     "Bus",
-    "BusMessage",
     "Endpoint",
     "Entry",
     "Handler",
+    "IncomingMessage",
     "KeyValueStore",
+    "LeaseEntry",
     "LeaseStore",
-    "LeaseValue",
     "MicroService",
     "ObjectStore",
     "ServerInfo",

@@ -15,9 +15,9 @@ from nats.js import JetStreamContext
 
 from shared.bus.cancelling import cancellable
 from shared.bus.client import Client, ServerInfo
-from shared.bus.message import BusMessage, Handler
+from shared.bus.message import Handler, IncomingMessage
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
-from shared.bus.refusals import PermissionViolations
+from shared.bus.refusals import PermissionViolationWatcher
 from shared.bus.service import MicroService
 from shared.bus.subscription import Subscription
 from shared.errors import BusError, BusUnreachable, NoResponders, PayloadTooLarge, RequestTimedOut
@@ -37,7 +37,7 @@ class Bus:
         self._client = Client()
         self._attached: set[Subscription | MicroService] = set()
         self._last_error: Exception | None = None
-        self._violations = PermissionViolations()
+        self._violations = PermissionViolationWatcher()
         self._closing = False
         self._rebuilding: asyncio.Task[None] | None = None
         self._disconnected = asyncio.Event()
@@ -153,13 +153,13 @@ class Bus:
         *,
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
-    ) -> BusMessage:
+    ) -> IncomingMessage:
         """Publish, and return the first reply.
 
         Raises:
             NoResponders: `subject` has no subscriber.
             RequestTimedOut: no reply within `timeout_s`.
-            NotPermitted: the server does not permit this user the subject.
+            BusPermissionDenied: the server does not permit this user the subject.
             PayloadTooLarge, BusError: as `publish`.
         """
         try:
@@ -179,21 +179,21 @@ class Bus:
             raise PayloadTooLarge(f"{len(payload)} bytes for {subject}") from None
         except nats.errors.Error as error:
             raise BusError(f"request to {subject}: {error or type(error).__name__}") from None
-        return BusMessage(msg.subject, msg.reply, msg.data)
+        return IncomingMessage(msg.subject, msg.reply, msg.data)
 
     async def request_many(
         self, subject: str, payload: bytes, *, wait_s: float
-    ) -> list[BusMessage]:
+    ) -> list[IncomingMessage]:
         """Publish, and return the replies within `wait_s`; empty if there are no responders.
 
         Raises:
-            NotPermitted: the server does not permit this user the subject.
+            BusPermissionDenied: the server does not permit this user the subject.
             PayloadTooLarge, BusError: as `publish`.
         """
-        replies: list[BusMessage] = []
+        replies: list[IncomingMessage] = []
         no_responders = asyncio.Event()
 
-        async def collect(message: BusMessage) -> None:
+        async def collect(message: IncomingMessage) -> None:
             if message.no_responders:
                 no_responders.set()
             else:
@@ -240,7 +240,7 @@ class Bus:
         PONG arrives after the timeout, the client stops reading forever (nats-py 2.16).
 
         Raises:
-            NotPermitted: the server does not permit this user its inboxes.
+            BusPermissionDenied: the server does not permit this user its inboxes.
             BusError: the message did not return in time.
         """
         if self._echo is None:
@@ -258,7 +258,7 @@ class Bus:
         finally:
             del self._echoes[mark]
 
-    async def _on_echo(self, message: BusMessage) -> None:
+    async def _on_echo(self, message: IncomingMessage) -> None:
         if event := self._echoes.get(message.payload):
             event.set()
 

@@ -15,7 +15,7 @@ import orjson
 
 from shared import subjects
 from shared.bus.bus import Bus
-from shared.bus.message import BusMessage
+from shared.bus.message import IncomingMessage
 from shared.bus.replicas import NOT_CLUSTERED, REPLICAS
 from shared.bus.subscription import Subscription
 from shared.errors import BusError, NoJetStream, NoResponders, WriteConflict
@@ -28,7 +28,7 @@ _WRONG_SEQUENCE = 10071
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseValue:
+class LeaseEntry:
     """The value of the key.
 
     Attributes:
@@ -48,7 +48,7 @@ class LeaseStore:
         self._bucket = bucket
         self._subject = subjects.key_value(bucket, key)
 
-    async def read(self, *, timeout_s: float) -> LeaseValue:
+    async def read(self, *, timeout_s: float) -> LeaseEntry:
         """Return the current value; `timeout_s` is for each of up to four requests.
 
         Raises:
@@ -63,7 +63,7 @@ class LeaseStore:
                 )
             state = info["state"]
             value = await self._value(state["last_seq"], timeout_s) if state["messages"] else b""
-            return LeaseValue(state["last_seq"], value)
+            return LeaseEntry(state["last_seq"], value)
 
     async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int:
         """Store the value for `ttl_s` from now on, and return its sequence.
@@ -81,7 +81,7 @@ class LeaseStore:
             BusError: the connection is closed.
         """
 
-        async def on_message(message: BusMessage) -> None:
+        async def on_message(message: IncomingMessage) -> None:
             await handler(message.payload)
 
         return await self._bus.subscribe(self._subject, on_message)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 
-class BusMessage(NamedTuple):
+class IncomingMessage(NamedTuple):
     """A received message. `reply` is empty if the sender expects no reply, or names a subject that
     is not an inbox.
 
@@ -18,5 +18,5 @@ class BusMessage(NamedTuple):
     no_responders: bool = False
 
 
-Handler = Callable[[BusMessage], Awaitable[None]]
+Handler = Callable[[IncomingMessage], Awaitable[None]]
 """Called for the messages of a subscription one after another: run long work in a task."""

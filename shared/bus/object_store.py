@@ -16,7 +16,7 @@ from nats.js.object_store import ObjectStore as NatsStore
 from shared.bus.bus import Bus
 from shared.bus.cancelling import cancellable
 from shared.bus.replicas import NOT_CLUSTERED, REPLICAS
-from shared.errors import BusError, StoreFull
+from shared.errors import BusError, JetStreamFull
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class ObjectStore:
         """Store a value.
 
         Raises:
-            StoreFull: there is no capacity for it.
+            JetStreamFull: there is no capacity for it.
             BusError: JetStream is unavailable, or does not answer.
         """
         try:
@@ -82,7 +82,7 @@ class ObjectStore:
             return
         except _ERRORS as error:
             failure = _bus_error(error, "delete", name)
-            if not isinstance(failure, StoreFull):  # its chunks are deleted: it cannot be read
+            if not isinstance(failure, JetStreamFull):  # its chunks are deleted: it cannot be read
                 raise failure from None
 
     async def _read(self, name: str) -> bytes:
@@ -135,5 +135,5 @@ class ObjectStore:
 
 
 def _bus_error(error: BaseException, action: str, name: str) -> BusError:
-    kind = StoreFull if getattr(error, "err_code", None) in _STORE_FULL else BusError
+    kind = JetStreamFull if getattr(error, "err_code", None) in _STORE_FULL else BusError
     return kind(f"JetStream could not {action} {name}: {error or type(error).__name__}")

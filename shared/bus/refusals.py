@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shared.errors import NotPermitted
+from shared.errors import BusPermissionDenied
 
 _VIOLATION = re.compile(r'permissions violation for (?:publish|subscription) to "([^"\s]*)"', re.I)
 
 
-class PermissionViolations:
+class PermissionViolationWatcher:
     """Fails the calls that wait on a subject as soon as the server rejects it."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class PermissionViolations:
         """Fail the body if the server rejects its message to `subject`.
 
         Raises:
-            NotPermitted: this user may not publish on `subject`.
+            BusPermissionDenied: this user may not publish on `subject`.
         """
         key = subject.lower()
         scope = asyncio.timeout(None)
@@ -45,7 +45,9 @@ class PermissionViolations:
                 yield
         except TimeoutError:
             if scope.expired():
-                raise NotPermitted(f"the NATS server does not permit this: {subject}") from None
+                raise BusPermissionDenied(
+                    f"the NATS server does not permit this: {subject}"
+                ) from None
             raise
         finally:
             self._waiting[key].discard(scope)

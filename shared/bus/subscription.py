@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
-from shared.bus.message import BusMessage, Handler
+from shared.bus.message import Handler, IncomingMessage
 from shared.subjects import is_any_inbox
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Subscription:
     async def _deliver(self, msg: Msg) -> None:
         headers = msg.headers or {}
         reply = msg.reply if is_any_inbox(msg.reply) else ""
-        message = BusMessage(msg.subject, reply, msg.data, headers.get("Status") == "503")
+        message = IncomingMessage(msg.subject, reply, msg.data, headers.get("Status") == "503")
         try:
             await self._handler(message)
         except Exception:

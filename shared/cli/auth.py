@@ -19,9 +19,9 @@ from shared.access.archive import back_up, restore
 from shared.access.folder import AccessFolder, new_listening
 from shared.access.membership import Membership
 from shared.access.roles import ROLES, Role
-from shared.access.server_folder import CONFIG_NAME, PID_NAME, ServerFolder
+from shared.access.server_folder import CONFIG_NAME, PID_NAME, ServerConfigFolder
 from shared.access.stored_memberships import join, membership
-from shared.cli.groups import ListingGroup
+from shared.cli.groups import DefaultListGroup
 from shared.cli.options import json_option, prints_errors, reject_empty, version_option
 from shared.cli.views.users import user_table
 from shared.folders import data_folder
@@ -59,7 +59,7 @@ Next:
   cluster auth add client NAME        prints a token for a person: cluster join"""
 
 
-@click.group(cls=ListingGroup, help=_HELP)
+@click.group(cls=DefaultListGroup, help=_HELP)
 @version_option("cluster auth")
 def command() -> None:
     pass
@@ -264,7 +264,7 @@ def _updating(folder: Path) -> Iterator[AccessFolder]:
         )
 
 
-def _reload(server: ServerFolder) -> bool:
+def _reload(server: ServerConfigFolder) -> bool:
     """Whether a running server of this folder was signalled to reload its configuration."""
     try:
         number = int((server.path / PID_NAME).read_text())

@@ -15,7 +15,7 @@ from shared.cli.local.stored import stored_token
 from shared.cli.options import read_settings
 from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster, connect
-from shared.errors import BusError, BusUnreachable, NotPermitted
+from shared.errors import BusError, BusPermissionDenied, BusUnreachable
 from shared.settings.nats import NatsSettings
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ async def _connected(server: NatsSettings, client: str) -> AsyncIterator[Cluster
         try:
             async with wait_notice(f"Still trying to connect to {', '.join(server.servers)} ..."):
                 cluster = await stack.enter_async_context(connect(server, client=client))
-        except (BusUnreachable, NotPermitted) as error:
+        except (BusUnreachable, BusPermissionDenied) as error:
             raise _explained(error) from None
         yield cluster
 

@@ -3,7 +3,7 @@
 import click
 
 
-class ListingGroup(click.Group):
+class DefaultListGroup(click.Group):
     """Runs the subcommand `ls` if no subcommand is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from shared import subjects
-from shared.bus import BusMessage
+from shared.bus import IncomingMessage
 from shared.cli.connection import with_cluster
 from shared.cli.options import json_option, prints_errors, settings_options, version_option
 from shared.client import Cluster
@@ -66,7 +66,7 @@ def command(
     async def watch(cluster: Cluster) -> None:
         live: asyncio.Queue[LogRecord] = asyncio.Queue()
 
-        async def on_record(message: BusMessage) -> None:
+        async def on_record(message: IncomingMessage) -> None:
             with contextlib.suppress(DecodeError):
                 live.put_nowait(decode(LogRecord, message.payload))
 

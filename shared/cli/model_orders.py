@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from shared.cli.outcomes import Outcome
-from shared.cli.views.models import ModelRow, model_rows
+from shared.cli.views.models import ModelTableRow, model_rows
 from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, ModelError, Unavailable
 from shared.ids import ModelId, WorkerId
@@ -22,7 +22,7 @@ LOADED = ("warm", "loading")
 
 def models_on_workers(
     health: ClusterHealth, model: ModelId, worker: WorkerId | None
-) -> list[ModelRow]:
+) -> list[ModelTableRow]:
     """Return the model on each worker that is configured with it, or only on `worker`.
 
     Raises:
@@ -45,7 +45,7 @@ def models_on_workers(
 
 
 async def load(
-    cluster: Cluster, row: ModelRow, show: Callable[[ModelStatus], None], *, wait: bool
+    cluster: Cluster, row: ModelTableRow, show: Callable[[ModelStatus], None], *, wait: bool
 ) -> Outcome:
     """Order a worker to load a model.
 
@@ -68,7 +68,7 @@ async def load(
     return Outcome(row.worker, done=f"is warm after {time.monotonic() - started_at:.1f} s")
 
 
-async def unload(cluster: Cluster, row: ModelRow) -> Outcome:
+async def unload(cluster: Cluster, row: ModelTableRow) -> Outcome:
     """Order a worker to unload a model; return when the controllers know that it is unloaded."""
     try:
         reply = await cluster.control(row.worker, UnloadModel(model=row.model.id))
@@ -82,7 +82,7 @@ async def unload(cluster: Cluster, row: ModelRow) -> Outcome:
     return Outcome(row.worker, done=f"is unloaded; its state is {state}")
 
 
-async def _state_after_unload(cluster: Cluster, row: ModelRow) -> str:
+async def _state_after_unload(cluster: Cluster, row: ModelTableRow) -> str:
     """Return the state that `cluster models` lists, once that is no longer a loaded one.
 
     Controllers learn of the change with the worker's next report. After `_REPORT_LIMIT_S` the state
@@ -103,7 +103,7 @@ async def _state_after_unload(cluster: Cluster, row: ModelRow) -> str:
 
 
 async def _wait_until_warm(
-    cluster: Cluster, row: ModelRow, show: Callable[[ModelStatus], None]
+    cluster: Cluster, row: ModelTableRow, show: Callable[[ModelStatus], None]
 ) -> None:
     """Return when the model is warm.
 

@@ -12,7 +12,7 @@ import orjson
 from rich.console import Console
 
 from shared.cli.connection import with_cluster
-from shared.cli.groups import ListingGroup
+from shared.cli.groups import DefaultListGroup
 from shared.cli.model_orders import LOADED, load, models_on_workers, unload
 from shared.cli.options import (
     json_option,
@@ -25,7 +25,7 @@ from shared.cli.outcomes import Outcome, print_outcomes
 from shared.cli.progress import ProgressDisplay
 from shared.cli.views.formatting import printable
 from shared.cli.views.models import (
-    ModelRow,
+    ModelTableRow,
     batching_lines,
     error_lines,
     model_activity,
@@ -57,7 +57,7 @@ active    requests that generate; queued: requests that wait
 """
 
 
-@click.group(cls=ListingGroup, help=_HELP)
+@click.group(cls=DefaultListGroup, help=_HELP)
 @version_option("cluster models")
 def command() -> None:
     pass
@@ -114,7 +114,7 @@ def load_model(
         rows = models_on_workers(health, ModelId(model), _worker_id(worker))
         with ProgressDisplay(quiet=as_json) as display:
 
-            async def load_one(row: ModelRow) -> Outcome:
+            async def load_one(row: ModelTableRow) -> Outcome:
                 def show(status: ModelStatus) -> None:
                     display.update(
                         row.worker, f"{model_activity(status)} {model}", status.progress or 0.0
@@ -164,11 +164,11 @@ def _worker_id(name: str | None) -> WorkerId | None:
 
 
 async def _send_all(
-    rows: Sequence[ModelRow], order: Callable[[ModelRow], Awaitable[Outcome]]
+    rows: Sequence[ModelTableRow], order: Callable[[ModelTableRow], Awaitable[Outcome]]
 ) -> list[Outcome]:
     """Send an order to several workers concurrently; return the outcomes in the order of `rows`."""
 
-    async def send(row: ModelRow) -> Outcome:
+    async def send(row: ModelTableRow) -> Outcome:
         return await order(row)
 
     async with asyncio.TaskGroup() as tasks:

@@ -59,7 +59,7 @@ class ProgressDisplay:
             self._bars.console.print(text, markup=False, soft_wrap=True)
 
 
-class WarmUpDisplay(ProgressDisplay):
+class StartupDisplay(ProgressDisplay):
     """Shows how far the workers of a cluster have started."""
 
     def show(self, health: ClusterHealth) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import orjson
 
-from shared.cli.groups import ListingGroup
+from shared.cli.groups import DefaultListGroup
 from shared.cli.options import config_option, json_option, prints_errors, version_option
 from shared.cli.services.catalogue import MAC_ONLY, SERVICES
 from shared.cli.services.installer import install, uninstall
@@ -36,7 +36,7 @@ sudo) it runs from the start of the machine.
 """
 
 
-@click.group("service", cls=ListingGroup, help=_HELP)
+@click.group("service", cls=DefaultListGroup, help=_HELP)
 @version_option("cluster service")
 def command() -> None:
     pass

@@ -9,7 +9,7 @@ import orjson
 from rich.console import Console
 
 from shared.cli.connection import with_cluster
-from shared.cli.groups import ListingGroup
+from shared.cli.groups import DefaultListGroup
 from shared.cli.options import (
     json_option,
     prints_errors,
@@ -18,7 +18,7 @@ from shared.cli.options import (
     version_option,
 )
 from shared.cli.views.formatting import printable
-from shared.cli.views.sessions import SessionRow, session_table
+from shared.cli.views.sessions import SessionTableRow, session_table
 from shared.client import Cluster
 from shared.errors import InvalidRequest, RequestError, Unavailable
 from shared.ids import ClientName, WorkerId
@@ -52,7 +52,7 @@ age, used     time since the first turn, since the last turn
 """
 
 
-@click.group(cls=ListingGroup, help=_HELP)
+@click.group(cls=DefaultListGroup, help=_HELP)
 @version_option("cluster sessions")
 def command() -> None:
     pass
@@ -91,7 +91,7 @@ def list_sessions(
 ) -> None:
     """List sessions, the most recently used first. The default subcommand."""
 
-    async def work(cluster: Cluster) -> list[SessionRow]:
+    async def work(cluster: Cluster) -> list[SessionTableRow]:
         return await _rows(cluster, client, worker, limit)
 
     rows = with_cluster(config, nats, token, work)
@@ -129,7 +129,7 @@ def _order_command(
         token: str | None,
         as_json: bool,
     ) -> None:
-        async def work(cluster: Cluster) -> list[SessionRow]:
+        async def work(cluster: Cluster) -> list[SessionTableRow]:
             rows = _find(sessions, await _rows(cluster, client, worker, 1000))
             for row in rows:
                 reply = await cluster.control(row.worker, order(row.session.client, row.session.id))
@@ -161,7 +161,7 @@ _order_command(
 
 async def _rows(
     cluster: Cluster, client: str | None, worker: str | None, limit: int
-) -> list[SessionRow]:
+) -> list[SessionTableRow]:
     """Return the sessions of all workers, or of `worker`, the most recently used first.
 
     Raises:
@@ -173,10 +173,10 @@ async def _rows(
         name = "" if worker is None else f" {worker!r}"
         raise Unavailable(f"there is no worker{name}; there are: {', '.join(ids) or 'none'}")
 
-    async def list_on(worker: WorkerId) -> list[SessionRow]:
+    async def list_on(worker: WorkerId) -> list[SessionTableRow]:
         owner = ClientName(client) if client is not None else None
         reply = _checked(await cluster.control(worker, ListSessions(client=owner, limit=limit)))
-        return [SessionRow(worker, session) for session in reply.sessions]
+        return [SessionTableRow(worker, session) for session in reply.sessions]
 
     async with asyncio.TaskGroup() as tasks:
         listings = [tasks.create_task(list_on(id)) for id in chosen]
@@ -184,7 +184,7 @@ async def _rows(
     return sorted(rows, key=lambda row: row.session.idle_s)
 
 
-def _find(names: Sequence[str], rows: Sequence[SessionRow]) -> list[SessionRow]:
+def _find(names: Sequence[str], rows: Sequence[SessionTableRow]) -> list[SessionTableRow]:
     """Return the sessions of these names, on any worker.
 
     Raises:
@@ -217,7 +217,7 @@ def _checked(reply: ControlReply) -> ControlReply:
     return reply
 
 
-def _print_sessions(rows: Sequence[SessionRow], done: str, *, as_json: bool) -> None:
+def _print_sessions(rows: Sequence[SessionTableRow], done: str, *, as_json: bool) -> None:
     if as_json:
         sessions = [
             {"worker": row.worker, "client": row.session.client, "id": row.session.id}

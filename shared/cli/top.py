@@ -18,7 +18,7 @@ from shared.cli.options import (
     version_option,
 )
 from shared.cli.top_screen import TopScreen
-from shared.cli.views.frame import FrameData, frame
+from shared.cli.views.frame import TopFrameData, frame
 from shared.client import Cluster
 from shared.codec import encode
 from shared.errors import ClusterError
@@ -100,7 +100,7 @@ def command(
         if as_json:
             await _print_json(cluster, interval_s, once=once)
         elif once or not live:
-            data = FrameData(await cluster.health(), token_rates={}, live=False)
+            data = TopFrameData(await cluster.health(), token_rates={}, live=False)
             for line in frame(data, console.width):
                 console.print(line, soft_wrap=True)
         else:

@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from shared.cli.keyboard import Keyboard
-from shared.cli.views.frame import FrameData, frame
+from shared.cli.views.frame import TopFrameData, frame
 from shared.cli.views.history import History
 from shared.cli.views.workers import SORTS
 from shared.client import Cluster
@@ -38,7 +38,7 @@ class TopScreen:
         self._running = asyncio.Event()
         self._running.set()
         self._updated_at = 0.0
-        self._data: FrameData
+        self._data: TopFrameData
 
     async def run(self) -> None:
         """Return after a key or a signal that quits; the terminal is restored then.
@@ -46,7 +46,7 @@ class TopScreen:
         Raises:
             ClusterError: the first query of the health failed.
         """
-        self._data = self._record(FrameData(await self._cluster.health(), token_rates={}))
+        self._data = self._record(TopFrameData(await self._cluster.health(), token_rates={}))
         loop = asyncio.get_running_loop()
         handlers = dict.fromkeys(_END_SIGNALS, self._ended.set)
         handlers |= {signal.SIGWINCH: self._render, signal.SIGTSTP: self._suspend}
@@ -82,7 +82,7 @@ class TopScreen:
                     self._data = self._record(replace(self._data, health=health))
             self._render()
 
-    def _record(self, data: FrameData) -> FrameData:
+    def _record(self, data: TopFrameData) -> TopFrameData:
         """Update the history with a new health; return the frame data with rates and counts."""
         now = self._updated_at = time.monotonic()
         workers = data.health.workers

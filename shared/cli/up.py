@@ -28,13 +28,13 @@ from shared.cli.options import (
     reject_empty,
     version_option,
 )
-from shared.cli.progress import WarmUpDisplay
+from shared.cli.progress import StartupDisplay
 from shared.cli.views.formatting import count
 from shared.client import connect
 from shared.errors import SettingsError
 from shared.loopback import is_surely_loopback
 from shared.messages.health import ClusterHealth
-from shared.service import StopRequest, run_service
+from shared.service import StopSignal, run_service
 from shared.settings import ClusterSettings
 from shared.settings.gateway import GatewaySettings
 
@@ -143,7 +143,7 @@ class Up:
         self._as_json = as_json
         self._local = LocalCluster(plan, settings, self._print_status)
 
-    async def run(self, stop: StopRequest) -> int:
+    async def run(self, stop: StopSignal) -> int:
         """Start all processes, serve until a stop request or the end of the command, and stop."""
         try:
             await self._local.start()
@@ -156,13 +156,13 @@ class Up:
                     self._print_status("stopping ...")
                 await self._local.stop()
 
-    async def _serve(self, stop: StopRequest) -> int:
+    async def _serve(self, stop: StopSignal) -> int:
         status = await run_until_stopped(stop, run_supervised(self._local, self._work()))
         return status if status is not None else 0
 
     async def _work(self) -> int:
         async with connect(self._local.client) as cluster:
-            with WarmUpDisplay(quiet=bool(self._command)) as display:
+            with StartupDisplay(quiet=bool(self._command)) as display:
                 health = await wait_until_ready(cluster, self._local.worker_ids, display.show)
         if self._command:
             return await self._run_command()

@@ -10,7 +10,7 @@ _MAX_PIECES = 256
 """Pieces are joined at this number: short strings take more memory than their characters."""
 
 
-class PartialAnswer:
+class PartialChoice:
     """The content, reasoning and tool calls of one choice so far."""
 
     def __init__(self) -> None:

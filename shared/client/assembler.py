@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from shared.client.answer import PartialAnswer
+from shared.client.answer import PartialChoice
 from shared.errors import StreamFailed
 from shared.ids import RequestId, WorkerId
 from shared.messages.request import SentCharacters
@@ -67,10 +67,10 @@ class Assembler:
         return bool(self._choices)
 
     @property
-    def answer(self) -> PartialAnswer:
+    def answer(self) -> PartialChoice:
         """The first choice so far."""
         choice = self._choices.get(0)
-        return choice.answer if choice is not None else PartialAnswer()
+        return choice.answer if choice is not None else PartialChoice()
 
     @property
     def received_answer(self) -> tuple[list[int], SentCharacters] | None:
@@ -210,7 +210,7 @@ class _Choice:
         self.expected = first_index
         self.finished = False
         self.token_ids: list[int] = []
-        self.answer = PartialAnswer()
+        self.answer = PartialChoice()
         self.early: dict[int, ChoiceOutput] = {}
 
     def accept(self, output: ChoiceOutput) -> bool:

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.client.completion import Completion
 from shared.client.inboxes import DedicatedInbox, Inbox
 from shared.client.recovery import DEFAULT_TIMES, RecoveryTimes
@@ -17,9 +17,9 @@ from shared.client.typed import M, Schema, bind, check_single
 from shared.codec import decode, encode, shortened
 from shared.errors import (
     BusError,
+    BusPermissionDenied,
     InvalidRequest,
     NoResponders,
-    NotPermitted,
     RequestError,
     RequestTimedOut,
     Unavailable,
@@ -64,7 +64,7 @@ async def connect(
 
     Raises:
         BusUnreachable: no server answers within `wait_s`.
-        NotPermitted: the server does not permit this user that name.
+        BusPermissionDenied: the server does not permit this user that name.
     """
     if not isinstance(servers, NatsSettings):
         servers = NatsSettings(servers=[servers] if isinstance(servers, str) else servers)
@@ -78,10 +78,10 @@ async def connect(
 
 
 async def _check_inboxes(bus: Bus) -> None:
-    """Raise NotPermitted if the server does not permit the client's inboxes."""
+    """Raise BusPermissionDenied if the server does not permit the client's inboxes."""
     try:
         await bus.flush()
-    except NotPermitted:
+    except BusPermissionDenied:
         raise
     except BusError:
         pass  # the connection is lost again: as later, the bus reconnects
@@ -315,7 +315,7 @@ class Cluster:
 
     async def _query(
         self, subject: str, payload: bytes, unanswered: str, *, code: str | None = None
-    ) -> BusMessage:
+    ) -> IncomingMessage:
         """Send a query, and return the reply.
 
         Raises:

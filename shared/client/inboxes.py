@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from shared.bus import Bus, BusMessage, Subscription
+from shared.bus import Bus, IncomingMessage, Subscription
 from shared.codec import decode
 from shared.errors import DecodeError
 from shared.ids import RequestId
@@ -26,24 +26,24 @@ of its own, so that a 503 tells which responder is missing."""
 
 
 @dataclass(frozen=True, slots=True)
-class NoResponder:
+class NoResponderStatus:
     """There is no leader, no controller that knows requests, or no worker that can resend."""
 
     kind: ReplyKind
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedMessage:
+class StreamDelivery:
     """Content that was received for one stream."""
 
-    content: list[StreamMessage] | RequestState | ResendState | NoResponder
+    content: list[StreamMessage] | RequestState | ResendState | NoResponderStatus
     size_bytes: int
 
 
-Deliver = Callable[[ReceivedMessage], Awaitable[None]]
+Deliver = Callable[[StreamDelivery], Awaitable[None]]
 
 
-class StreamSubscription(Protocol):
+class InboxSubscription(Protocol):
     """The subscription of a stream to an inbox."""
 
     def reply(self, kind: ReplyKind) -> str:
@@ -58,7 +58,7 @@ class Inbox(Protocol):
 
     multiplex: bool
 
-    async def join(self, request: RequestId, deliver: Deliver) -> StreamSubscription:
+    async def join(self, request: RequestId, deliver: Deliver) -> InboxSubscription:
         """Call `deliver` with each message for a request, until the subscription is left.
 
         Raises:
@@ -74,8 +74,8 @@ class DedicatedInbox:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def join(self, request: RequestId, deliver: Deliver) -> StreamSubscription:
-        async def on_message(message: BusMessage) -> None:
+    async def join(self, request: RequestId, deliver: Deliver) -> InboxSubscription:
+        async def on_message(message: IncomingMessage) -> None:
             if (received := _read(message)) is not None:
                 await deliver(received)
 
@@ -105,7 +105,7 @@ class SharedInbox:
         """The number of streams with a subscription."""
         return len(self._by_request)
 
-    async def join(self, request: RequestId, deliver: Deliver) -> StreamSubscription:
+    async def join(self, request: RequestId, deliver: Deliver) -> InboxSubscription:
         assert request not in self._by_request
         member = _SharedSubscription(self, request, str(next(self._numbers)), deliver)
         self._by_request[request] = self._by_number[member.number] = member
@@ -120,7 +120,7 @@ class SharedInbox:
         self._by_request.pop(member.request, None)
         self._by_number.pop(member.number, None)
 
-    async def _on_message(self, message: BusMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         received = _read(message)
         if received is None:
             return
@@ -141,7 +141,7 @@ class SharedInbox:
             by_request.setdefault(message.request_id, []).append(message)
         for request, mine in by_request.items():
             if request is not None and (member := self._by_request.get(request)) is not None:
-                await member.deliver(ReceivedMessage(mine, share * len(mine)))
+                await member.deliver(StreamDelivery(mine, share * len(mine)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,20 +170,20 @@ class _SharedSubscription:
         self.inbox.remove(self)
 
 
-def _read(message: BusMessage) -> ReceivedMessage | None:
+def _read(message: IncomingMessage) -> StreamDelivery | None:
     """Return the decoded message; None if it is invalid: the stream recovers as after a loss."""
     kind = message.subject.rpartition(".")[2]
     size_bytes = len(message.payload)
     try:
         match kind:
             case "stream" | "state" | "resent" if message.no_responders:
-                return ReceivedMessage(NoResponder(kind), size_bytes)
+                return StreamDelivery(NoResponderStatus(kind), size_bytes)
             case "stream":
-                return ReceivedMessage(decode_stream(message.payload), size_bytes)
+                return StreamDelivery(decode_stream(message.payload), size_bytes)
             case "state":
-                return ReceivedMessage(decode(RequestState, message.payload), size_bytes)
+                return StreamDelivery(decode(RequestState, message.payload), size_bytes)
             case "resent":
-                return ReceivedMessage(_resent(message.payload), size_bytes)
+                return StreamDelivery(_resent(message.payload), size_bytes)
             case _:
                 return None
     except DecodeError as error:

@@ -16,7 +16,7 @@ Step = Literal["publish", "resume", "ask_status", "ask_resend"]
 
 
 @dataclass(frozen=True, slots=True)
-class StreamState:
+class RecoveryInputs:
     """The state of a stream that the next step depends on.
 
     Attributes:
@@ -140,7 +140,7 @@ class Recovery:
         if self._no_controller_since is None:
             self._no_controller_since = now
 
-    def next_step(self, now: float, state: StreamState) -> Step | None:
+    def next_step(self, now: float, state: RecoveryInputs) -> Step | None:
         """Return the step to take now, if any.
 
         Raises:
@@ -165,7 +165,7 @@ class Recovery:
             self._status_unanswered = True
         return step
 
-    def wait_s(self, now: float, state: StreamState) -> float:
+    def wait_s(self, now: float, state: RecoveryInputs) -> float:
         """Return how long to wait for a message before `next_step` is called again."""
         urgent = self._no_controller_since is not None or self._planned is not None
         if urgent or state.missing or state.behind:
@@ -175,7 +175,7 @@ class Recovery:
         until_silent_s = self._last_message_at + self._times.silence_s - now
         return min(self._times.ask_again_s, max(0.05, until_silent_s))
 
-    def _due(self, now: float, state: StreamState) -> Step | None:
+    def _due(self, now: float, state: RecoveryInputs) -> Step | None:
         times = self._times
         if state.connections != self._connections:
             self._connections = state.connections
@@ -206,7 +206,7 @@ class Recovery:
         # A stream that a controller relayed ended with that controller, and starts again.
         return "resume" if state.started and state.worker_known else "publish"
 
-    def _give_up(self, now: float, state: StreamState) -> None:
+    def _give_up(self, now: float, state: RecoveryInputs) -> None:
         times, silent_s = self._times, now - self._last_message_at
         self._missing_since = (self._missing_since or now) if state.missing else None
         if not state.received_any and self._no_controller_since is not None:

@@ -15,12 +15,12 @@ from shared.client.assembler import Assembler
 from shared.client.completion import Completion
 from shared.client.inboxes import (
     Inbox,
-    NoResponder,
-    ReceivedMessage,
+    InboxSubscription,
+    NoResponderStatus,
     ReplyKind,
-    StreamSubscription,
+    StreamDelivery,
 )
-from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryTimes, Step, StreamState
+from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryInputs, RecoveryTimes, Step
 from shared.client.stream_buffer import StreamBuffer
 from shared.errors import StreamFailed
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
@@ -75,7 +75,7 @@ class Stream:
         self._last_state = self._state  # of the last call of `next_step`
         self._buffer = StreamBuffer()
         self._failure: StreamFailed | None = None
-        self._stream_subscription: StreamSubscription | None = None
+        self._stream_subscription: InboxSubscription | None = None
         self._at_least_every_s = math.inf
         self._updates = self._run()
         self._outputs = self._iterate_outputs()
@@ -253,10 +253,10 @@ class Stream:
         return chunks
 
     @property
-    def _state(self) -> StreamState:
+    def _state(self) -> RecoveryInputs:
         if self._before is not None and self._before._is_over:
             self._before = None
-        return StreamState(
+        return RecoveryInputs(
             connected=self._bus.connected,
             connections=self._bus.connections,
             received_any=self._assembler.received_any,
@@ -266,7 +266,7 @@ class Stream:
             behind=self._before is not None and self._before._recovery.is_lost(time.monotonic()),
         )
 
-    def _handle(self, received: ReceivedMessage) -> list[ChoiceOutput]:
+    def _handle(self, received: StreamDelivery) -> list[ChoiceOutput]:
         match received.content:
             case list() as messages:
                 return self._handle_messages(messages)
@@ -277,11 +277,11 @@ class Stream:
                 self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
             case ResendState() as answer:
                 self._recovery.on_resend_state(answer.state, time.monotonic())
-            case NoResponder("stream"):
+            case NoResponderStatus("stream"):
                 self._recovery.on_no_controller(time.monotonic())
-            case NoResponder("resent"):
+            case NoResponderStatus("resent"):
                 self._recovery.on_no_worker()
-            case NoResponder("state"):
+            case NoResponderStatus("state"):
                 pass  # the query is repeated
         return []
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from shared.client.inboxes import ReceivedMessage
+from shared.client.inboxes import StreamDelivery
 from shared.errors import StreamFailed
 
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
@@ -15,12 +15,12 @@ class StreamBuffer:
 
     def __init__(self, *, max_unread_bytes: int = MAX_UNREAD_BYTES) -> None:
         self._max_unread_bytes = max_unread_bytes
-        self._messages: deque[ReceivedMessage] = deque()
+        self._messages: deque[StreamDelivery] = deque()
         self._unread_bytes = 0
         self._overflowed = False
         self._reader: asyncio.Future[None] | None = None
 
-    async def put(self, message: ReceivedMessage) -> None:
+    async def put(self, message: StreamDelivery) -> None:
         if self._unread_bytes > self._max_unread_bytes:
             self._overflowed = True
             self._messages.clear()
@@ -29,7 +29,7 @@ class StreamBuffer:
             self._unread_bytes += message.size_bytes + _OVERHEAD_BYTES
         self._wake()
 
-    async def get(self, wait_s: float) -> ReceivedMessage | None:
+    async def get(self, wait_s: float) -> StreamDelivery | None:
         """Return the next message, or None if there is none within `wait_s`.
 
         Raises:

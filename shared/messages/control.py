@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.codec import InternalMessage, InternalPart
+from shared.codec import InternalMessage, InternalMessagePart
 from shared.ids import (
     ID_PATTERN,
     BootId,
@@ -20,7 +20,7 @@ from shared.messages.conversation import Turn
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import KeptPrefixes
 from shared.messages.model_status import ModelStatus
-from shared.messages.request_events import RequestFailed
+from shared.messages.request_events import AttemptFailed
 
 _LONGEST_DRAIN_MS = 86_400_000
 
@@ -87,7 +87,7 @@ class CancelRequest(FencedOrder):
     silent: bool = False
 
 
-class AttachStream(FencedOrder):
+class AttachInbox(FencedOrder):
     """Sends a stream, also an ended one, to one more inbox, from index 0 on."""
 
     verb: Literal["attach"] = "attach"
@@ -148,7 +148,7 @@ class ConfigureWorker(FencedOrder):
     dry_run: bool = False
 
 
-class SettingChange(InternalPart):
+class SettingChange(InternalMessagePart):
     """A setting of a worker or controller, by its dotted path; None where it does not exist."""
 
     key: str
@@ -169,7 +169,7 @@ class ClaimWorker(FencedOrder):
     ended_within_ms: Count | None = None
 
 
-class RequestRef(InternalPart):
+class AttemptRef(InternalMessagePart):
     """One attempt of a request."""
 
     client: ClientName
@@ -182,7 +182,7 @@ class TellContents(FencedOrder):
     ones as fit into a message."""
 
     verb: Literal["contents"] = "contents"
-    requests: list[RequestRef]
+    requests: list[AttemptRef]
 
 
 class ListSessions(InternalMessage):
@@ -199,27 +199,27 @@ class TellKept(InternalMessage):
     verb: Literal["kept"] = "kept"
 
 
-class SessionOrder(FencedOrder):
+class SessionControlOrder(FencedOrder):
     """An order about one session of a client."""
 
     client: ClientName
     session_id: str
 
 
-class TellSession(SessionOrder):
+class TellSession(SessionControlOrder):
     """Queries the messages of a session, for a turn that was sent without them."""
 
     verb: Literal["session"] = "session"
 
 
-class ForgetSession(SessionOrder):
+class ForgetSession(SessionControlOrder):
     """Deletes the messages of a session; with `drop` also the cached blocks that only it uses."""
 
     verb: Literal["forget"] = "forget"
     drop: bool = True
 
 
-class PinSession(SessionOrder):
+class PinSession(SessionControlOrder):
     """Protects a session and its cached blocks from eviction, or ends the protection."""
 
     verb: Literal["pin"] = "pin"
@@ -228,7 +228,7 @@ class PinSession(SessionOrder):
 
 ControlOrder = (
     CancelRequest
-    | AttachStream
+    | AttachInbox
     | LoadModel
     | UnloadModel
     | ListModels
@@ -245,7 +245,7 @@ ControlOrder = (
 
 CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "cancel": CancelRequest,
-    "attach": AttachStream,
+    "attach": AttachInbox,
     "load": LoadModel,
     "unload": UnloadModel,
     "models": ListModels,
@@ -265,7 +265,7 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
 ClaimedState = Literal["running", "returned", "finished", "failed"]
 
 
-class ClaimedRequest(InternalPart):
+class ClaimedRequest(InternalMessagePart):
     """A request that a worker has, or had recently.
 
     Attributes:
@@ -286,13 +286,13 @@ class ClaimedRequest(InternalPart):
     session_id: str | None = None
     fingerprint: str
     tokens: Count = 0
-    failure: RequestFailed | None = None
+    failure: AttemptFailed | None = None
     retries: Count = 0
     migrations: Count = 0
     crashes: Count = 0
 
 
-class Claimed(InternalPart):
+class Claimed(InternalMessagePart):
     """The report of a worker to the leader that claims it.
 
     Attributes:
@@ -306,7 +306,7 @@ class Claimed(InternalPart):
     kept: KeptPrefixes | None = None
 
 
-class SessionStatus(InternalPart):
+class SessionStatus(InternalMessagePart):
     """A session, and its cached blocks.
 
     Attributes:

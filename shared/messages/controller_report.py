@@ -4,14 +4,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.codec import InternalPart
+from shared.codec import InternalMessagePart
 from shared.ids import NAME_PATTERN, BootId, ControllerId, WorkerId
 from shared.messages.base import Count
 
 ControllerState = Literal["starting", "ready", "draining", "stopped"]
 
 
-class ControllerReport(InternalPart):
+class ControllerReport(InternalMessagePart):
     """The state of a controller, in heartbeats and health replies.
 
     Attributes:

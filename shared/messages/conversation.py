@@ -5,19 +5,19 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 from shared.messages.tools import ToolCall
 
 MAX_CALLS = 4096
 """In one message."""
 
 
-class TextPart(ExternalModel):
+class TextPart(ExternalInput):
     type: Literal["text"]
     text: str
 
 
-class Message(ExternalModel):
+class Message(ExternalInput):
     """One turn of a conversation. An assistant's message has `reasoning` and `tool_calls` as they
     were received; `tool_call_id` is the call whose result a tool's message has."""
 

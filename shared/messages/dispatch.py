@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import orjson
 
-from shared.codec import InternalMessage, InternalPart
+from shared.codec import InternalMessage, InternalMessagePart
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.base import Count
 from shared.messages.request import InferenceRequest
@@ -24,7 +24,7 @@ def choice_seed(seed: int, choice: int) -> int:
     return (seed + choice * _SEED_STRIDE) % 2**64
 
 
-class Refusal(InternalPart):
+class Refusal(InternalMessagePart):
     """Why a worker rejects a dispatch; `code` is a key of `errors.ERROR_CODES`."""
 
     code: str
@@ -33,7 +33,7 @@ class Refusal(InternalPart):
     retry_after_ms: int | None = None
 
 
-class Continuation(InternalPart):
+class Continuation(InternalMessagePart):
     """The progress of a request, from which another attempt continues.
 
     Attributes:
@@ -52,7 +52,7 @@ class Continuation(InternalPart):
     cached_tokens: int | None = None
 
 
-class Dispatch(InternalPart):
+class Dispatch(InternalMessagePart):
     """One request for one worker.
 
     Attributes:
@@ -120,11 +120,11 @@ def dispatch_json(fields: Mapping[str, object], request: bytes) -> bytes:
 
 
 def _part(part: object) -> object:
-    assert isinstance(part, InternalPart)
+    assert isinstance(part, InternalMessagePart)
     return part.model_dump(mode="json", exclude_none=True)
 
 
-class DispatchResult(InternalPart):
+class DispatchResult(InternalMessagePart):
     """The acceptance or rejection of one dispatch; `attempt` is the one that runs."""
 
     request_id: RequestId

@@ -2,12 +2,12 @@
 
 from typing import Literal
 
-from shared.codec import InternalPart
+from shared.codec import InternalMessagePart
 from shared.ids import ModelId
 from shared.messages.base import Count
 
 
-class BatchChange(InternalPart):
+class BatchResize(InternalMessagePart):
     """A change of an adaptive batch size, `ago_s` seconds ago, and its reason."""
 
     ago_s: float
@@ -17,7 +17,7 @@ class BatchChange(InternalPart):
     reason: str
 
 
-class BatchStatus(InternalPart):
+class ModelBatchStatus(InternalMessagePart):
     """The batch of one model in one engine.
 
     Attributes:
@@ -38,10 +38,10 @@ class BatchStatus(InternalPart):
     step_fixed_ms: float = 0.0
     step_row_ms: float = 0.0
     stability: float = 1.0
-    changes: list[BatchChange] = []
+    changes: list[BatchResize] = []
 
 
-class KVMemoryStatus(InternalPart):
+class PrefixCacheStatus(InternalMessagePart):
     """The KV memory of an engine: cached blocks, so that a prefix is not computed again. Counts are
     since its start.
 
@@ -86,7 +86,7 @@ class KVMemoryStatus(InternalPart):
     problem: str | None = None
 
 
-class EngineStatus(InternalPart):
+class EngineStatus(InternalMessagePart):
     """One engine process of a worker.
 
     Attributes:
@@ -108,5 +108,5 @@ class EngineStatus(InternalPart):
     step_ms: float = 0.0
     threads: Count = 0
     cpu_cores: float = 0.0
-    batches: list[BatchStatus] = []
-    kv_memory: KVMemoryStatus = KVMemoryStatus()
+    batches: list[ModelBatchStatus] = []
+    kv_memory: PrefixCacheStatus = PrefixCacheStatus()

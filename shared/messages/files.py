@@ -12,7 +12,7 @@ from shared.ids import WorkerId
 
 ContentId = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 """The SHA-256 of a content, or its git object id, as reported by the model hub."""
-FileName = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,255}$")]
+BlockFileName = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,255}$")]
 _MAX_FILES = 4096
 
 
@@ -47,4 +47,4 @@ class FilesOffer(InternalMessage):
     ticket: Annotated[str, Field(min_length=1, max_length=200)]
     contents: Annotated[dict[ContentId, Annotated[int, Field(ge=0)]], Field(max_length=_MAX_FILES)]
     commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")] = ""
-    files: Annotated[dict[FileName, ContentId], Field(max_length=_MAX_FILES)] = {}
+    files: Annotated[dict[BlockFileName, ContentId], Field(max_length=_MAX_FILES)] = {}

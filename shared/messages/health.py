@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from shared.codec import InternalMessage, InternalPart
+from shared.codec import InternalMessage, InternalMessagePart
 from shared.ids import ControllerId, ModelId, SkillName
 from shared.messages.base import Count
 from shared.messages.controller_report import ControllerReport
@@ -23,7 +23,7 @@ class WorkerHealth(InternalMessage):
     worker: WorkerReport
 
 
-class Leader(InternalPart):
+class Leader(InternalMessagePart):
     """The leader and its term."""
 
     id: ControllerId

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.codec import InternalMessage, InternalPart
+from shared.codec import InternalMessage, InternalMessagePart
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
-class LogRecord(InternalPart):
+class LogRecord(InternalMessagePart):
     """One line of a log.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from shared.codec import InternalPart
+from shared.codec import InternalMessagePart
 from shared.ids import ModelId
 from shared.messages.base import Count
 from shared.messages.priorities import Priority
@@ -21,7 +21,7 @@ TYPICAL_ANSWER_WEIGHT = 4
 """The assumption counts as this many answers, so that one short answer does not dominate."""
 
 
-class ModelSpeed(InternalPart):
+class ModelPerformance(InternalMessagePart):
     """The recently measured speed of a model on a worker; 0 if it was not measured yet.
 
     Attributes:
@@ -43,7 +43,7 @@ class ModelSpeed(InternalPart):
     load_ms: float = 0.0
 
 
-class ModelStatus(InternalPart):
+class ModelStatus(InternalMessagePart):
     """One model on one worker.
 
     Attributes:
@@ -76,4 +76,4 @@ class ModelStatus(InternalPart):
     batching: Batching | None = None
     batching_reason: str | None = None
     probe_ms: float | None = None
-    speed: ModelSpeed = ModelSpeed()
+    speed: ModelPerformance = ModelPerformance()

@@ -111,7 +111,7 @@ def _turns(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[bytes, bytes
             yield b"call", text.encode(errors="surrogatepass")
 
 
-class PrefixIndex:
+class PrefixChainSet:
     """The chains of several prompts, to find the longest prefix of another prompt among them."""
 
     def __init__(self) -> None:

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from shared.messages.conversation import Turn
-from shared.settings.kv_cache import PromptRule
+from shared.settings.kv_cache import PromptLineRule
 
 _MAX_LINES = 400
 _MAX_LINE_CHARACTERS = 2000
 """Limits of the text that a pattern is matched against, which bound its cost."""
 
 
-def cleaned(messages: Sequence[Turn], rules: Sequence[PromptRule]) -> list[Turn]:
+def cleaned(messages: Sequence[Turn], rules: Sequence[PromptLineRule]) -> list[Turn]:
     """Return the turns after all rules, which apply to the first lines of each turn."""
     return [_cleaned(message, rules) for message in messages]
 
 
-def _cleaned(message: Turn, rules: Sequence[PromptRule]) -> Turn:
+def _cleaned(message: Turn, rules: Sequence[PromptLineRule]) -> Turn:
     content = message["content"]
     for rule in rules:
         if message["role"] in rule.roles:
@@ -30,7 +30,7 @@ def _cleaned(message: Turn, rules: Sequence[PromptRule]) -> Turn:
     return message if content is message["content"] else {**message, "content": content}
 
 
-def _applied(content: str, rule: PromptRule) -> str:
+def _applied(content: str, rule: PromptLineRule) -> str:
     matches = _compiled(rule.pattern).fullmatch
     lines = content.split("\n", _MAX_LINES)
     found = [

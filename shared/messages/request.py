@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 import orjson
 from pydantic import Field, model_validator
 
-from shared.external_model import ExternalModel, TemplateValues
+from shared.external_model import ExternalInput, TemplateValues
 from shared.ids import DERIVED_SESSION, ID_PATTERN, ClientName, RequestId
 from shared.messages.conversation import (
     MAX_CALLS,
@@ -64,7 +64,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 TimeoutMs = Annotated[int, Field(ge=1, le=86_400_000)]
 
 
-class Requirements(ExternalModel):
+class Requirements(ExternalInput):
     """The hardware that a request requires."""
 
     min_memory_gb: float | None = Field(None, ge=0)
@@ -73,7 +73,7 @@ class Requirements(ExternalModel):
     labels: dict[str, str] = {}
 
 
-class SentCharacters(ExternalModel):
+class SentCharacters(ExternalInput):
     """The characters of an answer that its client has received: of content, of reasoning, and of
     the arguments of each tool call."""
 
@@ -91,7 +91,7 @@ class SentCharacters(ExternalModel):
         )
 
 
-class Resume(ExternalModel):
+class Resume(ExternalInput):
     """The received part of a stream that broke off: its tokens, and their characters. `text_sent`
     is a short form of `sent.text`, for answers without reasoning and calls."""
 

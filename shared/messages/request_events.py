@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.codec import InternalMessage, InternalPart
+from shared.codec import InternalMessage, InternalMessagePart
 from shared.ids import BootId, ClientName, RequestId, WorkerId
 from shared.messages.base import Count
 from shared.messages.stream import FinishReason
 
 
-class TokensEmitted(InternalPart):
+class TokensEmitted(InternalMessagePart):
     """New tokens of one choice; published before the client gets them.
 
     Attributes:
@@ -30,7 +30,7 @@ class TokensEmitted(InternalPart):
     cached_tokens: Count | None = None
 
 
-class RequestFinished(InternalPart):
+class RequestCompleted(InternalMessagePart):
     """A request completed; the worker has sent, or is about to send, its `done`."""
 
     type: Literal["finished"] = "finished"
@@ -39,7 +39,7 @@ class RequestFinished(InternalPart):
     attempt: int
 
 
-class RequestFailed(InternalPart):
+class AttemptFailed(InternalMessagePart):
     """An attempt failed.
 
     Attributes:
@@ -59,7 +59,7 @@ class RequestFailed(InternalPart):
 
 
 RequestEvent = Annotated[
-    TokensEmitted | RequestFinished | RequestFailed, Field(discriminator="type")
+    TokensEmitted | RequestCompleted | AttemptFailed, Field(discriminator="type")
 ]
 
 

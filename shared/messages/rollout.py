@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from shared.codec import InternalMessage, InternalPart
+from shared.codec import InternalMessage, InternalMessagePart
 from shared.ids import ControllerId, WorkerId
 from shared.messages.base import Count
 from shared.messages.control import SettingChange
@@ -29,7 +29,7 @@ Whole = Annotated[RolloutSettings, PlainSerializer(_whole)]
 """Serialized with the fields that are None, where None has a meaning."""
 
 
-class Speed(InternalPart):
+class Speed(InternalMessagePart):
     """The speed of a worker at a load level.
 
     Attributes:
@@ -40,7 +40,7 @@ class Speed(InternalPart):
     tokens_per_s: float
 
 
-class Baseline(InternalPart):
+class Baseline(InternalMessagePart):
     """Measurements before the roll-out.
 
     Attributes:
@@ -52,7 +52,7 @@ class Baseline(InternalPart):
     speeds: dict[WorkerId, list[Speed]] = {}
 
 
-class Rollout(InternalPart):
+class Rollout(InternalMessagePart):
     """The roll-out of one version to all workers.
 
     Attributes:

@@ -1,11 +1,11 @@
 """Explanations of routing decisions, for `cluster route` and requests with `debug`."""
 
-from shared.codec import InternalMessage, InternalPart
+from shared.codec import InternalMessage, InternalMessagePart
 from shared.ids import ControllerId, ModelId, SkillName, WorkerId
 from shared.messages.events import Tier
 
 
-class ForecastMs(InternalPart):
+class TTFTForecastMs(InternalMessagePart):
     """Predicted milliseconds to the first token: to load the model, to wait for a slot or for
     earlier prompts, to restore the cached prefix, to compute the rest of the prompt, for the first
     step; and their total."""
@@ -18,7 +18,7 @@ class ForecastMs(InternalPart):
     total: float
 
 
-class RouteCandidate(InternalPart):
+class RouteCandidate(InternalMessagePart):
     """A worker that could serve a request.
 
     Attributes:
@@ -33,10 +33,10 @@ class RouteCandidate(InternalPart):
     requests: int
     kept: float = 0.0
     tier: Tier | None = None
-    forecast_ms: ForecastMs
+    forecast_ms: TTFTForecastMs
 
 
-class RouteObstacle(InternalPart):
+class RouteObstacle(InternalMessagePart):
     """An ineligible worker, and the reason; `code` is a key of `errors.ERROR_CODES`."""
 
     worker: WorkerId
@@ -45,7 +45,7 @@ class RouteObstacle(InternalPart):
     retry_after_ms: int | None = None
 
 
-class Route(InternalPart):
+class Route(InternalMessagePart):
     """The routing decision of a controller.
 
     Attributes:

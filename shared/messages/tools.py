@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 from shared.messages.schemas import check_schema
 
 TOOL_NAME_PATTERN = r"^[A-Za-z0-9_.:-]{1,128}$"
@@ -13,7 +13,7 @@ MAX_TOOLS = 1024
 ToolName = Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
 
 
-class Function(ExternalModel):
+class Function(ExternalInput):
     """A function; `parameters` is the JSON schema of its arguments, an object."""
 
     name: ToolName
@@ -29,19 +29,19 @@ class Function(ExternalModel):
         return schema
 
 
-class Tool(ExternalModel):
+class Tool(ExternalInput):
     type: Literal["function"]
     function: Function
 
 
-class CalledFunction(ExternalModel):
+class CalledFunction(ExternalInput):
     """`arguments` is JSON as a string, as the model wrote it."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: str = ""
 
 
-class ToolCall(ExternalModel):
+class ToolCall(ExternalInput):
     """A tool call of an assistant."""
 
     id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -49,11 +49,11 @@ class ToolCall(ExternalModel):
     function: CalledFunction
 
 
-class NamedFunction(ExternalModel):
+class NamedFunction(ExternalInput):
     name: ToolName
 
 
-class NamedTool(ExternalModel):
+class NamedTool(ExternalInput):
     """The tool that must be called."""
 
     type: Literal["function"]
@@ -63,7 +63,7 @@ class NamedTool(ExternalModel):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
-class Tools(ExternalModel):
+class Tools(ExternalInput):
     """The fields of a request about tools."""
 
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None

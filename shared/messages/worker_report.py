@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.codec import InternalPart
+from shared.codec import InternalMessagePart
 from shared.ids import NAME_PATTERN, BootId, ModelId, WorkerId
 from shared.messages.base import Count
 from shared.messages.engine_status import EngineStatus
@@ -15,7 +15,7 @@ WorkerState = Literal["starting", "warming", "ready", "draining", "stopped", "un
 MemoryPressure = Literal["none", "soft", "hard"]
 
 
-class Hardware(InternalPart):
+class Hardware(InternalMessagePart):
     """The hardware of a worker; `accelerator` is metal, cuda or cpu."""
 
     chip: str = ""
@@ -25,7 +25,7 @@ class Hardware(InternalPart):
     os: str = ""
 
 
-class LevelStatus(InternalPart):
+class QueuePriorityStatus(InternalMessagePart):
     """The requests of one priority in a worker's queue. Counts are since its start.
 
     Attributes:
@@ -44,7 +44,7 @@ class LevelStatus(InternalPart):
     wait_p95_ms: float = 0.0
 
 
-class QueueStatus(InternalPart):
+class QueueStatus(InternalMessagePart):
     """The queue of a worker.
 
     Attributes:
@@ -52,12 +52,12 @@ class QueueStatus(InternalPart):
         drain_per_s: requests per second that left the queue recently.
     """
 
-    levels: dict[Priority, LevelStatus] = {}
+    levels: dict[Priority, QueuePriorityStatus] = {}
     room: dict[Priority, Count] = {}
     drain_per_s: float = 0.0
 
 
-class MemoryStatus(InternalPart):
+class MemoryStatus(InternalMessagePart):
     """The memory use and limits of a worker.
 
     Attributes:
@@ -87,7 +87,7 @@ def rejects(pressure: MemoryPressure, level: Priority) -> bool:
     return pressure == "hard" or (pressure == "soft" and level == "low")
 
 
-class PreWarmingStatus(InternalPart):
+class PreWarmingStatus(InternalMessagePart):
     """The progress of pre-warming.
 
     Attributes:
@@ -102,7 +102,7 @@ class PreWarmingStatus(InternalPart):
     proposed: list[ModelId] = []
 
 
-class WorkerReport(InternalPart):
+class WorkerReport(InternalMessagePart):
     """The whole state of a worker, in heartbeats and health replies.
 
     Attributes:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from shared.settings.rolled_out import MACHINE_SETTINGS
 from shared.settings.tree import ClusterSettings
 
@@ -90,9 +90,9 @@ def _effect_on_models(before: ClusterSettings, after: ClusterSettings) -> Effect
     return None
 
 
-def _sources(settings: ClusterSettings) -> Mapping[str, ModelSource]:
+def _sources(settings: ClusterSettings) -> Mapping[str, ModelSettings]:
     named = dict.fromkeys([*settings.pre_warmed_models, *settings.served_models])
-    return {model: settings.models.get(model) or ModelSource(path=model) for model in named}
+    return {model: settings.models.get(model) or ModelSettings(path=model) for model in named}
 
 
 def _leaves(settings: ClusterSettings) -> Iterator[tuple[str, Any]]:

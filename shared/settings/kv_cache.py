@@ -18,7 +18,7 @@ def _pattern(text: str) -> str:
     return text
 
 
-class PromptRule(SettingsSection):
+class PromptLineRule(SettingsSection):
     """`remove` the lines of a prompt that match `pattern` (a regular expression for the whole
     line), or `move` them to the end of their message."""
 
@@ -41,7 +41,7 @@ class KvCacheSettings(SettingsSection):
     disk_writes_mb_per_day: Annotated[int, Field(ge=0)] | None = 256_000
     disk_path: str | None = None
     bits: Literal["native"] | Literal[8] = "native"
-    prompt_rules: Annotated[list[PromptRule], Field(max_length=32)] = []
+    prompt_rules: Annotated[list[PromptLineRule], Field(max_length=32)] = []
 
 
 class SessionsSettings(SettingsSection):

@@ -19,7 +19,7 @@ ReasoningFormatName = Literal[
 ]  # fmt: skip
 
 
-class ModelSource(SettingsSection):
+class ModelSettings(SettingsSection):
     """The source of a model, a folder or a Hugging Face id, and its lifetime: it is unloaded when
     it was not used for `ttl_s`; models of lower `priority` are evicted first, `pinned` models
     never. `trust_remote_code` runs Python files of the model. `tool_format` and `reasoning_format`

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from shared.settings.tree import ClusterSettings, WorkerMatch
+from shared.settings.tree import ClusterSettings, WorkerSelector
 
 Values = dict[str, Any]
 """Nested values as in the file, without defaults."""
@@ -20,7 +20,7 @@ class Machine:
     chip: str = ""
     memory_bytes: int = 0
 
-    def fits(self, match: WorkerMatch) -> bool:
+    def fits(self, match: WorkerSelector) -> bool:
         if match.workers is not None and not any(
             fnmatchcase(self.worker, pattern) for pattern in match.workers
         ):

@@ -12,7 +12,7 @@ from shared.ids import NAME_PATTERN, ModelId, SkillName
 from shared.settings.base import DEMO_MODEL, Model, SettingsSection
 from shared.settings.controller import ControllerSettings
 from shared.settings.gateway import GatewaySettings
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from shared.settings.nats import DiscoverySettings, NatsSettings, SecuritySettings
 from shared.settings.worker import WorkerSettings
 
@@ -25,7 +25,7 @@ class LoggingSettings(SettingsSection):
     file: Annotated[str, Field(min_length=1)] | None = None
 
 
-class WorkerMatch(SettingsSection):
+class WorkerSelector(SettingsSection):
     """The condition of an override: a worker matches if all given fields match.
 
     `workers`: names, with `*` as a wildcard; `chip`: a part of the chip's name; `labels`: all must
@@ -48,7 +48,7 @@ class WorkerOverride(SettingsSection):
     """Settings of the workers that `match`; later overrides win. `worker` and `logging` are as at
     the top level, with only the differences."""
 
-    match: WorkerMatch
+    match: WorkerSelector
     worker: dict[str, Any] = {}
     logging: dict[str, Any] = {}
 
@@ -73,7 +73,7 @@ class ClusterSettings(BaseSettings):
                  Annotated[list[Model], Field(min_length=1)]] = {
         SkillName("chat"): [DEMO_MODEL]
     }  # fmt: skip
-    models: dict[Model, ModelSource] = {}
+    models: dict[Model, ModelSettings] = {}
     controller: ControllerSettings = ControllerSettings()
     worker: WorkerSettings = WorkerSettings()
     logging: LoggingSettings = LoggingSettings()

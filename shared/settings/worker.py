@@ -42,7 +42,7 @@ class EnginesSettings(SettingsSection):
         return None if self.threads == "auto" else self.threads
 
 
-class PreWarmModel(SettingsSection):
+class PreWarmModelSettings(SettingsSection):
     model: Model
     priority: PriorityName = "medium"
 
@@ -60,7 +60,7 @@ class PreWarmingSettings(SettingsSection):
     """`timeout_per_model_ms` counts the time without progress."""
 
     enabled: bool = True
-    models: list[PreWarmModel] | None = None
+    models: list[PreWarmModelSettings] | None = None
     timeout_per_model_ms: PositiveMilliseconds = 30_000
     parallel: bool = False
     register_when: Literal["warming", "complete"] = "warming"

@@ -9,7 +9,7 @@ from shared.access.certificates import new_authority, new_server
 from shared.access.keys import new_seed, public_key
 from shared.access.membership import Membership
 from shared.access.roles import Role
-from shared.access.server_config import ServerFiles, User, server_config
+from shared.access.server_config import TlsFiles, User, server_config
 from shared.settings.nats import NatsSettings, TlsSettings
 
 NAMES: Mapping[Role, Sequence[str]] = {
@@ -59,7 +59,7 @@ class Members:
         """Make keys and certificates of a new run."""
         authority = new_authority("tests")
         server = new_server(authority, ["127.0.0.1", "localhost"])
-        files = ServerFiles(folder / "server.crt", folder / "server.key", folder / _AUTHORITY)
+        files = TlsFiles(folder / "server.crt", folder / "server.key", folder / _AUTHORITY)
         files.certificate.write_bytes(server.certificate)
         files.key.write_bytes(server.key)
         files.authority.write_bytes(authority.certificate)

@@ -8,7 +8,7 @@ from tests.worker.engine.driven_batch import DrivenBatch, steady
 from tests.worker.engine.samplings import sampling
 from tests.worker.engine.watched_network import prepared
 from worker.engine.caches import CacheLayout
-from worker.engine.kv_memory import KVMemory, PrefixCacheLimits
+from worker.engine.kv_memory import KVMemory, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence
 from worker.engine.tokens import Token
@@ -56,7 +56,7 @@ class ServedRows:
         """With a prefix cache: prompts that join one after another, the same prompts again, and
         longer prompts with those as prefixes."""
         memory = KVMemory(
-            PrefixCacheLimits(block_tokens=_BLOCK_TOKENS, memory_bytes=2**30), lambda _: None
+            PrefixCacheConfig(block_tokens=_BLOCK_TOKENS, memory_bytes=2**30), lambda _: None
         )
         driven = DrivenBatch(self._model, kv_memory=memory)
         answers = {

@@ -4,9 +4,9 @@ from typing import Any
 
 from controller.prompt_lists.list_runner import PromptListRunner
 from controller.requests.events import EndRequests, Event, ListEnded, Published, Queried
-from controller.requests.instructions import SendToListRunner
-from controller.requests.request import ClientRequest, RequestKey
-from shared.bus import BusMessage
+from controller.requests.instructions import SendToPromptListRunner
+from controller.requests.request import RequestKey, TrackedRequest
+from shared.bus import IncomingMessage
 from shared.ids import WorkerId
 from shared.messages.stream import (
     ChoiceOutput,
@@ -49,7 +49,7 @@ class DrivenRunner:
         self.connections = 1
         self.events: list[Event] = []
         self.put: list[tuple[str, list[StreamMessage], str]] = []
-        self.known: dict[RequestKey, ClientRequest] = {}
+        self.known: dict[RequestKey, TrackedRequest] = {}
         self._read = self._missed = 0
         self._runner = PromptListRunner(
             self._submit,
@@ -71,18 +71,18 @@ class DrivenRunner:
 
     # The leader.
 
-    def serve(self, prompts: int = 2, *, request_id: str = "r", **fields: Any) -> ClientRequest:
+    def serve(self, prompts: int = 2, *, request_id: str = "r", **fields: Any) -> TrackedRequest:
         """One more list; each prompt has a number."""
         texts = [f"prompt {number}" for number in range(prompts)]
         body = {"prompt": texts, **fields}
         whole = request(request_id, now=self.clock.now, **body)
-        self._runner.handle(SendToListRunner("serve", whole))
+        self._runner.handle(SendToPromptListRunner("serve", whole))
         return whole
 
-    def order(self, verb: Any, whole: ClientRequest, **fields: Any) -> None:
-        self._runner.handle(SendToListRunner(verb, whole, **fields))
+    def order(self, verb: Any, whole: TrackedRequest, **fields: Any) -> None:
+        self._runner.handle(SendToPromptListRunner(verb, whole, **fields))
 
-    def new_parts(self) -> list[ClientRequest]:
+    def new_parts(self) -> list[TrackedRequest]:
         """Those that were submitted since the last look, also again."""
         published = [each.request for each in self.events if isinstance(each, Published)]
         new, self._read = published[self._read :], len(published)
@@ -91,7 +91,7 @@ class DrivenRunner:
     def new_prompts(self) -> list[str]:
         return [str(part.contents.prompt) for part in self.new_parts()]
 
-    def run(self, *parts: ClientRequest) -> None:
+    def run(self, *parts: TrackedRequest) -> None:
         """A worker has these."""
         for part in parts:
             self._move(part, "running", 1)
@@ -116,18 +116,18 @@ class DrivenRunner:
         if isinstance(event, Published):
             self.known.setdefault(event.request.key, event.request)
 
-    def _move(self, part: ClientRequest, state: Any, attempt: int) -> None:
+    def _move(self, part: TrackedRequest, state: Any, attempt: int) -> None:
         known = self.known[part.key]
         known.state, known.worker, known.attempt = state, W1, attempt
 
     # Workers.
 
-    def say(self, part: ClientRequest, status: StatusName) -> None:
+    def say(self, part: TrackedRequest, status: StatusName) -> None:
         self.hear(Status(*_origin(part), status))
 
     def speak(
         self,
-        part: ClientRequest,
+        part: TrackedRequest,
         index: int,
         *token_ids: int,
         choice: int = 0,
@@ -141,7 +141,7 @@ class DrivenRunner:
 
     def end(
         self,
-        part: ClientRequest,
+        part: TrackedRequest,
         index: int,
         *token_ids: int,
         choice: int = 0,
@@ -157,7 +157,7 @@ class DrivenRunner:
         count = usage or Usage(5, 1, index + len(token_ids))
         self.hear(Done(*_origin(part), count, timings, (output,), route, warnings))
 
-    def answer(self, part: ClientRequest, *token_ids: int) -> None:
+    def answer(self, part: TrackedRequest, *token_ids: int) -> None:
         """The same whole answer in each choice."""
         n = part.contents.n
         for choice in range(n - 1):
@@ -166,7 +166,7 @@ class DrivenRunner:
         self.end(part, 0, *token_ids, choice=n - 1, usage=usage)
 
     def fail(
-        self, part: ClientRequest, code: str, message: str = "it failed", **fields: Any
+        self, part: TrackedRequest, code: str, message: str = "it failed", **fields: Any
     ) -> None:
         """The leader or a worker ends a part."""
         known = self.known[part.key]
@@ -175,9 +175,9 @@ class DrivenRunner:
 
     def hear(self, *messages: StreamMessage) -> None:
         for message in messages:
-            self.receive(BusMessage(f"{RUNNER}.parts", "", encode(message, multiplex=True)))
+            self.receive(IncomingMessage(f"{RUNNER}.parts", "", encode(message, multiplex=True)))
 
-    def receive(self, message: BusMessage) -> None:
+    def receive(self, message: IncomingMessage) -> None:
         self._runner.on_message(message)
 
     def miss(self, inbox: str = INBOX) -> bool:
@@ -187,7 +187,7 @@ class DrivenRunner:
         asked = any(reply == subject for _, _, reply in self.put[self._missed :])
         self._missed = len(self.put)
         if asked:
-            self.receive(BusMessage(subject, "", b"", no_responders=True))
+            self.receive(IncomingMessage(subject, "", b"", no_responders=True))
         return asked
 
     # Time.
@@ -237,7 +237,7 @@ class DrivenRunner:
         return end.error
 
 
-def _origin(part: ClientRequest) -> tuple[Any, int, WorkerId]:
+def _origin(part: TrackedRequest) -> tuple[Any, int, WorkerId]:
     return part.request_id, 1, W1
 
 

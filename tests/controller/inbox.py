@@ -2,7 +2,7 @@
 
 import asyncio
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.messages.stream import Done, Failed, Status, StreamMessage
 from shared.messages.stream import decode as decode_stream
 from tests.controller.simulated_worker import WAIT_S
@@ -24,7 +24,7 @@ class Inbox:
         """Listen no more, without a word."""
         await self._subscription.unsubscribe()
 
-    async def _take(self, message: BusMessage) -> None:
+    async def _take(self, message: IncomingMessage) -> None:
         for one in decode_stream(message.payload):
             self._messages.put_nowait(one)
 

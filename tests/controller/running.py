@@ -6,18 +6,18 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from controller.lifecycle.machine import RequestMachine
+from controller.lifecycle.machine import RequestStateMachine
 from controller.service import Controller
 from shared import subjects
 from shared.bus import Bus
 from shared.codec import decode, encode
 from shared.ids import LOCAL_CLIENT, ControllerId, ModelId, RequestId, SkillName
-from shared.logs import LogStore
+from shared.logs import BusLogHandler
 from shared.messages.control import RequestState
 from shared.messages.dispatch import Dispatch, Transfer, TransferReply
 from shared.messages.request import InferenceRequest
 from shared.messages.stream import Failed, Status, StreamMessage
-from shared.service import StopRequest
+from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.nats import NatsSettings
 from tests.access.roles import connect_as, is_secured
@@ -37,7 +37,7 @@ class Running:
     """A running controller. `task` is its whole life, which `stop` ends."""
 
     def __init__(
-        self, bus: Bus, controller: Controller, task: "asyncio.Task[None]", stop: StopRequest
+        self, bus: Bus, controller: Controller, task: "asyncio.Task[None]", stop: StopSignal
     ) -> None:
         self.stop = stop
         self.bus = bus
@@ -65,7 +65,7 @@ class Running:
         return not self.leads and bool(self.known_leaders)
 
     @property
-    def machine(self) -> RequestMachine:
+    def machine(self) -> RequestStateMachine:
         """Of this controller, which leads."""
         leader = self.controller._leader
         assert leader is not None
@@ -218,8 +218,8 @@ async def running_controller(
         }
     )
     own = await connect_as("controller", name, nats.servers[0])
-    controller = Controller(settings, own, name, LogStore("controller", name))
-    stop = StopRequest()
+    controller = Controller(settings, own, name, BusLogHandler("controller", name))
+    stop = StopSignal()
     task = asyncio.create_task(controller.run(stop))
     running = Running(bus, controller, task, stop)
     try:

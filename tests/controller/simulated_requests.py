@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shared.ids import ClientName, RequestId
-from shared.messages.control import ClaimedRequest, ClaimedState, RequestRef
+from shared.messages.control import AttemptRef, ClaimedRequest, ClaimedState
 from shared.messages.dispatch import Continuation, Dispatch
-from shared.messages.request_events import RequestFailed
+from shared.messages.request_events import AttemptFailed
 
 _Key = tuple[ClientName, RequestId]
 
@@ -19,7 +19,7 @@ class _Held:
     tokens: dict[int, list[int]]
     inboxes: list[str]
     state: ClaimedState = "running"
-    failure: RequestFailed | None = None
+    failure: AttemptFailed | None = None
 
 
 class SimulatedRequests:
@@ -44,7 +44,7 @@ class SimulatedRequests:
             tokens[index:] = token_ids
 
     def end(
-        self, dispatch: Dispatch, state: ClaimedState, failure: RequestFailed | None = None
+        self, dispatch: Dispatch, state: ClaimedState, failure: AttemptFailed | None = None
     ) -> None:
         if state == "returned":
             self.requeued.add((dispatch.request_id, dispatch.attempt))
@@ -71,7 +71,7 @@ class SimulatedRequests:
         """As a worker tells it."""
         return [_claimed(held) for held in self._held.values()]
 
-    def contents(self, asked: Iterable[RequestRef]) -> list[Dispatch]:
+    def contents(self, asked: Iterable[AttemptRef]) -> list[Dispatch]:
         """Those that are here, with what was emitted."""
         told = []
         for ref in asked:

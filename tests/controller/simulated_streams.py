@@ -8,10 +8,10 @@ from shared.codec import encode
 from shared.ids import BootId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.request_events import (
+    AttemptFailed,
+    RequestCompleted,
     RequestEvent,
     RequestEvents,
-    RequestFailed,
-    RequestFinished,
     TokensEmitted,
 )
 from shared.messages.stream import (
@@ -26,7 +26,7 @@ from shared.messages.stream import (
 )
 from shared.messages.stream import encode as encode_stream
 from tests.controller.simulated_requests import SimulatedRequests
-from worker.agent.leader_claim import LeaderClaim
+from worker.agent.leader_claim import LeaderFence
 
 
 class SimulatedStreams:
@@ -39,7 +39,7 @@ class SimulatedStreams:
     def __init__(self, bus: Bus, name: str, boot: str) -> None:
         self.id = WorkerId(name)
         self.boot = BootId(boot)
-        self.claim = LeaderClaim()
+        self.claim = LeaderFence()
         self.requests = SimulatedRequests()
         self._bus = bus
 
@@ -81,7 +81,7 @@ class SimulatedStreams:
     async def finish_unheard(self, dispatch: Dispatch) -> None:
         """The leader is told of the end; what the client is told gets lost."""
         self.requests.end(dispatch, "finished")
-        await self._tell(RequestFinished(**origin_of(dispatch)))
+        await self._tell(RequestCompleted(**origin_of(dispatch)))
 
     async def answer_all(self, dispatch: Dispatch, *token_ids: int) -> None:
         """The same whole answer in each choice."""
@@ -113,7 +113,7 @@ class SimulatedStreams:
         suspect: bool = False,
     ) -> None:
         """A bad end, of which the leader alone is told."""
-        event = RequestFailed(
+        event = AttemptFailed(
             **origin_of(dispatch),
             code=code,
             message=message,

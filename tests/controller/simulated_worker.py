@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from shared import subjects
-from shared.bus import Bus, BusMessage, Subscription
+from shared.bus import Bus, IncomingMessage, Subscription
 from shared.codec import decode, encode
 from shared.errors import RequestError
 from shared.ids import RequestId
 from shared.messages.control import (
-    AttachStream,
+    AttachInbox,
     CancelRequest,
     Claimed,
     ClaimWorker,
@@ -59,7 +59,7 @@ class SimulatedWorker(SimulatedStreams):
         self._fields = fields
         self._dispatches: asyncio.Queue[Dispatch] = asyncio.Queue()
         self._cancels: asyncio.Queue[CancelRequest] = asyncio.Queue()
-        self._attached: asyncio.Queue[AttachStream] = asyncio.Queue()
+        self._attached: asyncio.Queue[AttachInbox] = asyncio.Queue()
         self._forgotten: asyncio.Queue[ForgetSession] = asyncio.Queue()
         self._unanswered: dict[RequestId, str] = {}
         self._subscriptions: list[Subscription] = []
@@ -98,7 +98,7 @@ class SimulatedWorker(SimulatedStreams):
     async def next_cancel(self) -> CancelRequest:
         return await asyncio.wait_for(self._cancels.get(), WAIT_S)
 
-    async def next_attached(self) -> AttachStream:
+    async def next_attached(self) -> AttachInbox:
         return await asyncio.wait_for(self._attached.get(), WAIT_S)
 
     async def next_forgotten(self) -> ForgetSession:
@@ -120,7 +120,7 @@ class SimulatedWorker(SimulatedStreams):
         await self._accept(dispatch)
         await self._reply(self._unanswered.pop(dispatch.request_id), [result])
 
-    async def _on_dispatch(self, message: BusMessage) -> None:
+    async def _on_dispatch(self, message: IncomingMessage) -> None:
         batch = decode(DispatchBatch, message.payload)
         results = []
         for dispatch in batch.dispatches:
@@ -152,7 +152,7 @@ class SimulatedWorker(SimulatedStreams):
         reply = DispatchReply(worker=self.id, boot_id=self.boot, results=list(results))
         await self._bus.publish(subject, encode(reply))
 
-    async def _on_claim(self, message: BusMessage) -> None:
+    async def _on_claim(self, message: IncomingMessage) -> None:
         order = decode(ClaimWorker, message.payload)
         await self.answers_claims.wait()
         try:
@@ -164,20 +164,20 @@ class SimulatedWorker(SimulatedStreams):
             reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, claimed=claimed)
         await self._bus.publish(message.reply, encode(reply))
 
-    async def _on_contents(self, message: BusMessage) -> None:
+    async def _on_contents(self, message: IncomingMessage) -> None:
         asked = decode(TellContents, message.payload).requests
         reply = ControlReply(worker=self.id, ok=True, contents=self.requests.contents(asked))
         await self._bus.publish(message.reply, encode(reply))
 
-    async def _on_probe(self, message: BusMessage) -> None:
+    async def _on_probe(self, message: IncomingMessage) -> None:
         await self._bus.publish(message.reply, b"")
 
-    async def _on_attach(self, message: BusMessage) -> None:
-        order = decode(AttachStream, message.payload)
+    async def _on_attach(self, message: IncomingMessage) -> None:
+        order = decode(AttachInbox, message.payload)
         self.requests.listen(order.client, order.request_id, order.inbox)
         self._attached.put_nowait(order)
 
-    async def _on_session(self, message: BusMessage) -> None:
+    async def _on_session(self, message: IncomingMessage) -> None:
         decode(TellSession, message.payload)
         reply = ControlReply(worker=self.id, ok=self.said is not None, said=self.said)
         await self._bus.publish(message.reply, encode(reply))
@@ -190,16 +190,16 @@ class SimulatedWorker(SimulatedStreams):
         """Return when it was asked for all that it keeps, and has told it."""
         await asyncio.wait_for(self._asked.wait(), WAIT_S)
 
-    async def _on_asked(self, message: BusMessage) -> None:
+    async def _on_asked(self, message: IncomingMessage) -> None:
         reply = ControlReply(worker=self.id, ok=True, kept=self.kept)
         await self._bus.publish(message.reply, encode(reply))
         if self.kept is not None:
             self._asked.set()
 
-    async def _on_forget(self, message: BusMessage) -> None:
+    async def _on_forget(self, message: IncomingMessage) -> None:
         self._forgotten.put_nowait(decode(ForgetSession, message.payload))
 
-    async def _on_cancel(self, message: BusMessage) -> None:
+    async def _on_cancel(self, message: IncomingMessage) -> None:
         """One of what was given back says that it has come back, and cancels nothing."""
         order = decode(CancelRequest, message.payload)
         if order.silent:

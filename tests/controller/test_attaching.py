@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.ids import RequestId
-from shared.messages.control import AttachStream
+from shared.messages.control import AttachInbox
 from shared.messages.stream import Status
 from tests.controller.inbox import Inbox, failed
 from tests.controller.running import Running, running_state
@@ -40,7 +40,7 @@ async def hear_queued(inbox: Inbox, *, attempt: int) -> None:
     assert message == Status(RequestId("r"), attempt, None, "queued", reason="dispatching")
 
 
-def check(order: AttachStream, cluster: Running, inbox: Inbox) -> None:
+def check(order: AttachInbox, cluster: Running, inbox: Inbox) -> None:
     assert (order.request_id, order.client) == ("r", "local")
     assert (order.attempt, order.term) == (cluster.first_attempt, cluster.machine.term)
     assert order.inbox == inbox.subject

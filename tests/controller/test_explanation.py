@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shared.codec import decode
-from shared.messages.engine_status import EngineStatus, KVMemoryStatus
+from shared.messages.engine_status import EngineStatus, PrefixCacheStatus
 from shared.messages.events import KeptPrefixes
 from shared.messages.prefixes import prefix_links
 from shared.messages.request import InferenceRequest
@@ -67,7 +67,7 @@ async def test_what_is_kept_of_the_prompt_is_told(cluster: Running) -> None:
 
 
 async def test_what_a_worker_has_just_computed_is_expected_to_be_kept(cluster: Running) -> None:
-    memory = KVMemoryStatus(memory_limit_bytes=1)
+    memory = PrefixCacheStatus(memory_limit_bytes=1)
     engines = [EngineStatus(index=0, state="running", kv_memory=memory)]
     worker = SimulatedWorker(cluster.bus, "w1", engines=engines)
     worker.kept = KeptPrefixes(worker=worker.id, boot_id=worker.boot, number=0, whole=True)

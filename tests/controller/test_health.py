@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode
 from shared.messages.health import ClusterHealth, ControllerHealth, Leader
 from shared.settings.nats import NatsSettings
@@ -56,7 +56,7 @@ async def answers_of(pair: Pair, bus: Bus, subject: str, count: int) -> list[byt
     """All answers to one question: so many, and no more."""
     answers: list[bytes] = []
 
-    async def take(message: BusMessage) -> None:
+    async def take(message: IncomingMessage) -> None:
         answers.append(message.payload)
 
     inbox = bus.new_inbox()

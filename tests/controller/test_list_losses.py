@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.bus import BusMessage
+from shared.bus import IncomingMessage
 from shared.messages.stream import Failed, StreamError
 from tests.controller.driven_runner import RUNNER, DrivenRunner
 
@@ -107,7 +107,7 @@ def test_it_is_asked_again_so_often_and_then_fails(runner: DrivenRunner) -> None
 def test_what_cannot_be_read_does_no_harm(runner: DrivenRunner) -> None:
     runner.serve(2)
     first, second = runner.new_parts()
-    runner.receive(BusMessage(f"{RUNNER}.parts", "", b"no message"))
+    runner.receive(IncomingMessage(f"{RUNNER}.parts", "", b"no message"))
     runner.hear(Failed(None, 0, None, StreamError.of("internal_error", "whose?")))
     for part in (first, second):
         runner.answer(part, 1)

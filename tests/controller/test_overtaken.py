@@ -9,8 +9,8 @@ import pytest
 
 from controller.leader import leader
 from shared import subjects
-from shared.bus import Bus, BusMessage, Subscription
-from shared.bus.lease_store import LeaseValue
+from shared.bus import Bus, IncomingMessage, Subscription
+from shared.bus.lease_store import LeaseEntry
 from shared.codec import decode_object, encode
 from shared.errors import BusError
 from shared.ids import BootId, ControllerId
@@ -63,7 +63,7 @@ async def heard_orders(bus: Bus) -> list[int]:
     """The terms of dispatches and orders to workers, from now on."""
     terms: list[int] = []
 
-    async def take(message: BusMessage) -> None:
+    async def take(message: IncomingMessage) -> None:
         terms.append(int(decode_object(message.payload)["term"]))
 
     for kind in ("infer", "control.*"):
@@ -123,7 +123,7 @@ def heartbeat_of(controller: ControllerReport) -> ControllerEvent:
 class SilentStore:
     """JetStream without a quorum: it does not answer."""
 
-    async def read(self, *, timeout_s: float) -> LeaseValue:
+    async def read(self, *, timeout_s: float) -> LeaseEntry:
         await asyncio.sleep(timeout_s)
         raise BusError("no answer")
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL
 from tests.controller.running import CONTROLLER, Running, running_controller
@@ -44,9 +44,9 @@ async def test_no_answer_is_an_order(
     await cluster.worker("w1")
     inbox = await cluster.ask(request_id="r")
     await inbox.next()
-    orders: list[BusMessage] = []
+    orders: list[IncomingMessage] = []
 
-    async def take(message: BusMessage) -> None:
+    async def take(message: IncomingMessage) -> None:
         orders.append(message)
 
     await bus.subscribe(ORDER, take)
@@ -74,7 +74,7 @@ async def test_under_the_strict_rule_nobody_is_answered_in_the_inbox_of_another(
 ) -> None:
     heard: list[str] = []
 
-    async def take(message: BusMessage) -> None:
+    async def take(message: IncomingMessage) -> None:
         heard.append(message.subject)
 
     async with running_controller(nats_settings, bus, strict=True) as cluster:

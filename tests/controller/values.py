@@ -3,7 +3,7 @@
 from typing import Any
 
 from controller.fleet.worker_view import WorkerView
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from shared.ids import BootId, ClientName, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.model_status import ModelState, ModelStatus
 from shared.messages.request import InferenceRequest
@@ -44,10 +44,10 @@ def able(*abilities: str) -> list[ModelStatus]:
     return [ModelStatus(id=DEMO, state="warm", abilities=list(abilities))]
 
 
-def request(request_id: str = "r", *, now: float = 0.0, **fields: Any) -> ClientRequest:
+def request(request_id: str = "r", *, now: float = 0.0, **fields: Any) -> TrackedRequest:
     """As Ada asks it."""
     body = InferenceRequest(**{"prompt": "x", **fields})
-    return ClientRequest.arrived(
+    return TrackedRequest.arrived(
         ADA,
         CHAT,
         ["_INBOX.x"],

@@ -8,7 +8,7 @@ from typing import Any
 from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.worker_view import WorkerView
 from controller.requests.metrics import Totals
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from shared.bus import Bus
 from shared.ids import LOCAL_CLIENT, RequestId, WorkerId
 from shared.messages.stream import Status
@@ -52,7 +52,7 @@ def breaker(cluster: Running, worker: str) -> CircuitBreaker:
     return found
 
 
-def request_in(cluster: Running, request_id: str = "r") -> ClientRequest:
+def request_in(cluster: Running, request_id: str = "r") -> TrackedRequest:
     found = cluster.machine.find((LOCAL_CLIENT, RequestId(request_id)))
     assert found is not None
     return found

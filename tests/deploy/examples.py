@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shared.cli.services.catalogue import (
     PROGRAMS,
-    ServiceContext,
+    ServiceInstallContext,
     awake_service,
     nats_service,
     program_service,
@@ -50,15 +50,15 @@ def _systemd() -> Iterator[tuple[str, bytes]]:
             yield f"systemd/{level}/{service.label}.service", unit(service, level).encode()
 
 
-def _services(context: ServiceContext) -> list[SystemService]:
+def _services(context: ServiceInstallContext) -> list[SystemService]:
     ours = [program_service(name, context, ClusterSettings(), ()) for name in PROGRAMS]
     return [nats_service(context, context.data / "access"), *ours]
 
 
-def _context(account: Account, data: Path, *, logs: Path | None) -> ServiceContext:
+def _context(account: Account, data: Path, *, logs: Path | None) -> ServiceInstallContext:
     clone = account.home / "mlx-nats-cluster"
     cache = account.home / ("Library/Caches" if logs else ".cache")
-    return ServiceContext(
+    return ServiceInstallContext(
         account=account,
         program=lambda name: str(clone / ".venv/bin" / name),
         folder=clone,

@@ -13,8 +13,8 @@ import pytest
 from shared.access.folder import AccessFolder, new_listening
 from shared.access.membership import Membership
 from shared.access.roles import Role
-from shared.bus import Bus, BusMessage
-from shared.errors import NoResponders, NotPermitted
+from shared.bus import Bus, IncomingMessage
+from shared.errors import BusPermissionDenied, NoResponders
 from shared.settings.nats import NatsSettings, TlsSettings
 from shared.subjects import inbox_prefix
 from tests.deploy.guide import PAGE
@@ -93,7 +93,7 @@ async def test_a_worker_of_the_second_site_serves_the_first(sites: Sites) -> Non
     worker = await sites.connect("worker", "far", sites.second)
     controller = await sites.connect("controller", "c-1", sites.first)
 
-    async def answer(message: BusMessage) -> None:
+    async def answer(message: IncomingMessage) -> None:
         await worker.publish(message.reply, b"from far")
 
     await worker.subscribe("mlx.worker.far.infer", answer)
@@ -107,7 +107,7 @@ async def test_a_worker_of_the_second_site_serves_the_first(sites: Sites) -> Non
                 await asyncio.sleep(0.05)
     assert told.payload == b"from far"
     ada = await sites.connect("client", "ada", sites.second)
-    with pytest.raises(NotPermitted):
+    with pytest.raises(BusPermissionDenied):
         await ada.request("mlx.worker.far.infer", b"", timeout_s=30)
     for bus in (ada, controller, worker):
         await bus.close()

@@ -181,11 +181,11 @@ PLANTS: dict[str, Plant] = {
     ),
     "no turns": Plant(
         "order", "turns of a session do not wait", "controller",
-        "controller.requests.session_turns.SessionTurns.is_next", _always_next,
+        "controller.requests.session_turns.SessionQueues.is_next", _always_next,
     ),
     "left tasks": Plant(
         "leak", "each request leaves a task behind", "controller",
-        "controller.lifecycle.machine.RequestMachine._end", _leaves_tasks,
+        "controller.lifecycle.machine.RequestStateMachine._end", _leaves_tasks,
     ),
     "left files": Plant(
         "leak", "each request leaves an open file behind", "worker",

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode
 from shared.errors import SettingsError
-from shared.logs import LogStore, log_line, set_up_logging
+from shared.logs import BusLogHandler, log_line, set_up_logging
 from shared.messages.logs import LogRecord, RecentLogs
 from shared.settings.tree import LoggingSettings
 from shared.subjects import LOG_ALL, RECENT_LOGS
@@ -32,8 +32,8 @@ def line(message: str, level: int = logging.INFO, **fields: object) -> logging.L
 
 
 @pytest.fixture
-def store() -> LogStore:
-    return LogStore("worker", "mac-1")
+def store() -> BusLogHandler:
+    return BusLogHandler("worker", "mac-1")
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ class Pipe(io.BytesIO):
 
 async def test_what_a_loop_logs_is_written_together_before_it_waits() -> None:
     pipe = Pipe()
-    store = LogStore("worker", "mac-1", pipe)
+    store = BusLogHandler("worker", "mac-1", pipe)
     store.emit(line("a"))
     store.emit(line("b"))
     assert pipe.writes == []
@@ -146,7 +146,7 @@ async def test_what_a_loop_logs_is_written_together_before_it_waits() -> None:
 
 async def test_a_warning_is_written_at_once_with_what_came_before() -> None:
     pipe = Pipe()
-    store = LogStore("worker", "mac-1", pipe)
+    store = BusLogHandler("worker", "mac-1", pipe)
     store.emit(line("a"))
     store.emit(line("b", logging.WARNING))
     assert pipe.writes == [["a", "b"]]
@@ -156,14 +156,14 @@ async def test_a_warning_is_written_at_once_with_what_came_before() -> None:
 
 def test_without_a_loop_each_line_is_written_at_once() -> None:
     pipe = Pipe()
-    store = LogStore("worker", "mac-1", pipe)
+    store = BusLogHandler("worker", "mac-1", pipe)
     store.emit(line("a"))
     assert pipe.writes == [["a"]]
 
 
 async def test_what_is_not_written_yet_is_when_logging_ends() -> None:
     pipe = Pipe()
-    store = LogStore("worker", "mac-1", pipe)
+    store = BusLogHandler("worker", "mac-1", pipe)
     store.emit(line("a"))
     store.close()
     store.flush()
@@ -176,7 +176,9 @@ async def recent(bus: Bus, query: dict[str, object] | None = None) -> list[str]:
     return [record.message for record in decode(RecentLogs, answer.payload).records]
 
 
-async def test_recent_records_are_answered_by_request_and_limit(bus: Bus, store: LogStore) -> None:
+async def test_recent_records_are_answered_by_request_and_limit(
+    bus: Bus, store: BusLogHandler
+) -> None:
     for number in range(3):
         store.emit(line(f"a{number}", request_id="a"))
         store.emit(line(f"b{number}", request_id="b"))
@@ -187,13 +189,13 @@ async def test_recent_records_are_answered_by_request_and_limit(bus: Bus, store:
     assert await recent(bus, {"request_id": "c"}) == []
 
 
-async def test_a_limit_of_none_at_all_gets_none(bus: Bus, store: LogStore) -> None:
+async def test_a_limit_of_none_at_all_gets_none(bus: Bus, store: BusLogHandler) -> None:
     store.emit(line("x"))
     await store.answer(bus)
     assert await recent(bus, {"limit": 0}) == []
 
 
-async def test_only_the_last_thousand_records_are_kept(bus: Bus, store: LogStore) -> None:
+async def test_only_the_last_thousand_records_are_kept(bus: Bus, store: BusLogHandler) -> None:
     for number in range(1001):
         store.emit(line(str(number)))
     await store.answer(bus)
@@ -202,7 +204,7 @@ async def test_only_the_last_thousand_records_are_kept(bus: Bus, store: LogStore
 
 
 async def test_a_question_that_cannot_be_read_does_not_end_the_answers(
-    bus: Bus, store: LogStore
+    bus: Bus, store: BusLogHandler
 ) -> None:
     store.emit(line("x"))
     await store.answer(bus)
@@ -211,9 +213,9 @@ async def test_a_question_that_cannot_be_read_does_not_end_the_answers(
 
 
 async def test_new_records_are_published_once_each_under_kind_and_id(
-    bus: Bus, store: LogStore
+    bus: Bus, store: BusLogHandler
 ) -> None:
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     await bus.subscribe(LOG_ALL, messages.put)
     store.emit(line("first"))
     await store.publish_new(bus)

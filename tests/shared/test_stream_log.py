@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.messages.stream import ChoiceOutput, FinishReason
-from shared.stream_log import StreamLog
+from shared.stream_log import OutputHistory
 
 
 def output(
@@ -14,8 +14,10 @@ def output(
     return ChoiceOutput(choice, index, list(token_ids), "x" * size, finish_reason=finish)
 
 
-def logged(*outputs: ChoiceOutput, choices: int = 1, max_bytes: int | None = 10**6) -> StreamLog:
-    log = StreamLog(choices, max_bytes=max_bytes)
+def logged(
+    *outputs: ChoiceOutput, choices: int = 1, max_bytes: int | None = 10**6
+) -> OutputHistory:
+    log = OutputHistory(choices, max_bytes=max_bytes)
     for one in outputs:
         log.append(one)
     return log
@@ -63,7 +65,7 @@ def test_joined_is_every_choice_whole() -> None:
 
 
 def test_past_its_limit_the_oldest_of_the_longest_choice_go_and_the_newest_stay() -> None:
-    log = StreamLog(2, max_bytes=20_000)
+    log = OutputHistory(2, max_bytes=20_000)
     for index in range(1000):
         log.append(output(index, index))
         if index < 5:
@@ -74,7 +76,7 @@ def test_past_its_limit_the_oldest_of_the_longest_choice_go_and_the_newest_stay(
 
 
 def test_large_outputs_count_by_their_size() -> None:
-    log = StreamLog(1, max_bytes=10_000)
+    log = OutputHistory(1, max_bytes=10_000)
     for index in range(10):
         log.append(output(index, index, size=3000))
     assert [one.index for one in log.since(0, 0)] == [7, 8, 9]
@@ -102,7 +104,7 @@ def test_what_must_be_told_whole_is_never_cut() -> None:
 def test_what_came_before_an_index_and_what_is_said_again_is_the_whole(
     sizes: list[int], index: int
 ) -> None:
-    log = StreamLog(1)
+    log = OutputHistory(1)
     tokens = 0
     for size in sizes:
         log.append(output(tokens, *range(tokens, tokens + size)))

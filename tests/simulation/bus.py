@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from nats.js import JetStreamContext
 
-from shared.bus import Bus, BusMessage, Handler, MicroService, Subscription
+from shared.bus import Bus, Handler, IncomingMessage, MicroService, Subscription
 from shared.bus.service import Endpoint
 from shared.errors import BusError, NoResponders, RequestTimedOut
 from shared.settings.nats import NatsSettings
@@ -28,7 +28,7 @@ class SimulatedSubscription(Subscription):
         self.subject, self.queue = subject, queue
         self.listens = True
         self._call = handler
-        self._pending: deque[BusMessage] = deque()
+        self._pending: deque[IncomingMessage] = deque()
         self._busy = False
 
     @property
@@ -42,7 +42,7 @@ class SimulatedSubscription(Subscription):
     async def unsubscribe(self) -> None:
         self._forget(self)
 
-    def take(self, message: BusMessage) -> None:
+    def take(self, message: IncomingMessage) -> None:
         self._pending.append(message)
         if not self._busy:
             self._busy = True
@@ -67,7 +67,7 @@ class _Answers:
         self._prefix = f"_INBOX.{bus.name}.answers"
         self.subject = f"{self._prefix}.*"
         self._numbers = itertools.count(1)
-        self._awaited: dict[str, asyncio.Future[BusMessage]] = {}
+        self._awaited: dict[str, asyncio.Future[IncomingMessage]] = {}
 
     @property
     def connection(self) -> str:
@@ -77,15 +77,15 @@ class _Answers:
     def reachable(self) -> bool:
         return self._bus.connected
 
-    def take(self, message: BusMessage) -> None:
+    def take(self, message: IncomingMessage) -> None:
         answer = self._awaited.get(message.subject)
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> BusMessage:
+    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> IncomingMessage:
         """Raises TimeoutError."""
         reply = f"{self._prefix}.{next(self._numbers)}"
-        answer: asyncio.Future[BusMessage] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[IncomingMessage] = asyncio.get_running_loop().create_future()
         self._awaited[reply] = answer
         try:
             await self._bus.publish(subject, payload, reply=reply)
@@ -160,7 +160,7 @@ class SimulatedBus(Bus):
         *,
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
-    ) -> BusMessage:
+    ) -> IncomingMessage:
         try:
             answer = await self._answers.ask(subject, payload, timeout_s)
         except TimeoutError:
@@ -200,7 +200,7 @@ class SimulatedBus(Bus):
             await self.subscribe(endpoint.subject, self._answering(endpoint), queue=endpoint.queue)
 
     def _answering(self, endpoint: Endpoint) -> Handler:
-        async def answer(message: BusMessage) -> None:
+        async def answer(message: IncomingMessage) -> None:
             if message.reply:
                 await self.publish(message.reply, endpoint.answer())
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shared.bus import BusMessage
+from shared.bus import IncomingMessage
 from shared.client import Cluster
 from shared.client.assembler import Assembler
 from shared.errors import ClusterError, StreamFailed
@@ -106,7 +106,7 @@ class PlainListener(Listener):
         """It publishes again after a silence."""
         self._assembler.reset_attempts()
 
-    async def take(self, message: BusMessage) -> None:
+    async def take(self, message: IncomingMessage) -> None:
         self.heard_at = time.monotonic()
         if message.no_responders:
             self.owed = "request_id" in self.body  # it publishes again

@@ -16,10 +16,10 @@ from shared import subjects
 from shared.client import Cluster
 from shared.codec import decode
 from shared.ids import ControllerId, SkillName
-from shared.logs import LogStore
+from shared.logs import BusLogHandler
 from shared.messages.lease import LeaseRecord
 from shared.messages.request import InferenceRequest
-from shared.service import StopRequest
+from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from tests.simulation.bus import SimulatedBus
 from tests.simulation.clients import CLIENT, Listener, PlainListener, stream
@@ -110,7 +110,7 @@ class SimulatedCluster:
         self._clients = 0
         self.controllers: dict[str, Controller] = {}
         self.workers: dict[str, SimulatedWorker] = {}
-        self._stops: dict[str, StopRequest] = {}
+        self._stops: dict[str, StopSignal] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._unsure: dict[str, int] = {}
         self._leader_of: dict[int, str] = {}
@@ -378,11 +378,11 @@ class SimulatedCluster:
             self._settings,
             bus,
             ControllerId(name),
-            LogStore("controller", name),
+            BusLogHandler("controller", name),
             store=RecordStore(self.jetstream, bus),
             random=draw,
         )
-        self._stops[name] = StopRequest()
+        self._stops[name] = StopSignal()
         self._unsure.pop(name, None)
         self._lives[name] = bus.process.start(_life(controller, self._stops[name], bus))
 
@@ -509,7 +509,7 @@ class SimulatedCluster:
                 client.forget(subscription)
 
 
-async def _life(controller: Controller, stop: StopRequest, bus: SimulatedBus) -> None:
+async def _life(controller: Controller, stop: StopSignal, bus: SimulatedBus) -> None:
     await controller.run(stop)
     await bus.close()
 

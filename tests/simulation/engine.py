@@ -8,7 +8,7 @@ from typing import Literal
 
 from shared.messages.stream import FinishReason
 from tests.worker.recording_engine import RecordingEngine
-from worker.link.facts import Output, SequenceRejected, SequenceStarted, StepCompleted
+from worker.link.facts import Output, PrefillStarted, SequenceRejected, StepCompleted
 from worker.link.orders import Cancel, Order, Submit
 from worker.scheduling.scheduler import Scheduler
 
@@ -119,7 +119,7 @@ class SimulatedEngine(RecordingEngine):
     def _begin(self, number: int, sequence: _Sequence) -> None:
         if not sequence.began and self._scheduler is not None:
             sequence.began = True
-            self._scheduler.on_fact(self, SequenceStarted(number, 5))
+            self._scheduler.on_fact(self, PrefillStarted(number, 5))
 
     def _replay(self, number: int, sequence: _Sequence) -> None:
         """Put out again what an earlier attempt generated."""

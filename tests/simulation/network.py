@@ -12,7 +12,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from shared.bus import BusMessage
+from shared.bus import IncomingMessage
 
 LATENCY_S = 0.001
 SERVERS = ("s-1", "s-2", "s-3")
@@ -30,7 +30,7 @@ class Receiver(Protocol):
     @property
     def reachable(self) -> bool: ...
 
-    def take(self, message: BusMessage) -> None: ...
+    def take(self, message: IncomingMessage) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class _Link:
     """
 
     free_at: float = 0.0
-    on_its_way: deque[tuple[Receiver, BusMessage] | None] = field(default_factory=deque)
+    on_its_way: deque[tuple[Receiver, IncomingMessage] | None] = field(default_factory=deque)
 
 
 class Network:
@@ -60,7 +60,7 @@ class Network:
         self._left: dict[tuple[str, str], None] = {}
         self._links: dict[tuple[str, str], _Link] = {}
         self._slow: dict[tuple[str, str], float] = {}
-        self.lost: list[BusMessage] = []
+        self.lost: list[IncomingMessage] = []
         self.on_publish: list[Callable[[str, str, bytes], None]] = []
 
     def add(self, receiver: Receiver) -> None:
@@ -89,10 +89,10 @@ class Network:
             told(connection, subject, payload)
         receivers = self._chosen(subject)
         for receiver in receivers:
-            self._send(connection, receiver, BusMessage(subject, reply, payload))
+            self._send(connection, receiver, IncomingMessage(subject, reply, payload))
         if reply and not receivers:
             self._say_that_nobody_listens(connection, subject, reply)
-            self.lost.append(BusMessage(subject, reply, payload))
+            self.lost.append(IncomingMessage(subject, reply, payload))
 
     def echo(self, connection: str, called: Callable[[], None]) -> None:
         """Call back when all has arrived that was sent to a connection before."""
@@ -117,7 +117,7 @@ class Network:
             if (link := self._links.get((gone, connection))) is not None
             and matches(pattern, subject)
         ]
-        message = BusMessage(reply, "", b"", no_responders=True)
+        message = IncomingMessage(reply, "", b"", no_responders=True)
         for receiver in self._chosen(reply):
             if receiver.connection == connection:
                 self._send("", receiver, message, not_before=max(free_at, default=0.0))
@@ -136,7 +136,7 @@ class Network:
         return [r for r in reachable if not r.queue or groups[r.queue] is r]
 
     def _send(
-        self, sender: str, receiver: Receiver, message: BusMessage, not_before: float = 0.0
+        self, sender: str, receiver: Receiver, message: IncomingMessage, not_before: float = 0.0
     ) -> None:
         to = receiver.connection
         link = self._links.get((sender, to))

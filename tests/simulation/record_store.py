@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from shared.bus import Subscription
-from shared.bus.lease_store import LeaseValue
+from shared.bus.lease_store import LeaseEntry
 from shared.errors import BusError, NoJetStream, WriteConflict
 from tests.simulation.bus import SimulatedBus
 
@@ -55,9 +55,9 @@ class RecordStore:
         self._jetstream = jetstream
         self._bus = bus
 
-    async def read(self, *, timeout_s: float) -> LeaseValue:
+    async def read(self, *, timeout_s: float) -> LeaseEntry:
         await self._reach(timeout_s)
-        kept = LeaseValue(self._jetstream.sequence, self._jetstream.value)
+        kept = LeaseEntry(self._jetstream.sequence, self._jetstream.value)
         await self._answer(timeout_s)
         return kept
 

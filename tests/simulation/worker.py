@@ -18,14 +18,14 @@ from tests.simulation.bus import SimulatedBus
 from tests.simulation.engine import SimulatedEngine
 from tests.simulation.network import Network
 from tests.worker.sessions.stores import new_store
-from worker.agent.leader_claim import LeaderClaim
+from worker.agent.leader_claim import LeaderFence
 from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, RequestHandler
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.scheduler import Scheduler
 from worker.streams.ownership import find_reassigned
 from worker.streams.publisher import StreamPublisher
-from worker.streams.stream_lease import StreamLease
+from worker.streams.stream_lease import PublishLease
 
 Mood = Literal["willing", "short of memory", "without its model", "without an engine"]
 
@@ -48,7 +48,7 @@ class SimulatedWorker:
         self._settings = settings
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
-        self._lease = StreamLease(self._interval_s * failover.missed_heartbeats)
+        self._lease = PublishLease(self._interval_s * failover.missed_heartbeats)
         self._publisher = StreamPublisher(
             self.bus,
             self.id,
@@ -59,7 +59,7 @@ class SimulatedWorker:
         )
         self.engine = SimulatedEngine(self.bus.process.context)
         store = new_store()
-        kept = CachedPrefixTracker(self.id, self.boot_id, store)
+        kept = LocalPrefixIndex(self.id, self.boot_id, store)
         self.scheduler = Scheduler(
             self.id, settings, [self.engine], self._publisher.put, store, kept
         )
@@ -68,7 +68,7 @@ class SimulatedWorker:
             model.state, model.used_at = "warm", 0.0
             model.placed.add(self.engine.index)
             model.engines.add(self.engine.index)
-        self.claim = LeaderClaim()
+        self.claim = LeaderFence()
         self._request_handler = RequestHandler(
             self.bus,
             self.id,

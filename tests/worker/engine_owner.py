@@ -25,7 +25,7 @@ from worker.link.facts import (
     Fact,
     ModelLoaded,
     Output,
-    SequenceStarted,
+    PrefillStarted,
     StepCompleted,
 )
 from worker.link.orders import LoadModel, Submit
@@ -142,7 +142,7 @@ async def _begin_a_long_prefill(folder: str) -> None:
         owner.process.send(LoadModel(TINY, folder))
         loaded = await owner.wait_fact(ModelLoaded)
         owner.submit(1, [1] * (loaded.max_context_tokens - 1), 1)
-        await owner.wait_fact(SequenceStarted)
+        await owner.wait_fact(PrefillStarted)
         print("prefill", flush=True)
         await asyncio.Event().wait()
 

@@ -7,7 +7,7 @@ from typing import Self
 import orjson
 
 from shared import subjects
-from shared.bus import Bus, BusMessage, Subscription
+from shared.bus import Bus, IncomingMessage, Subscription
 from shared.changes import Changes
 from shared.codec import decode
 from shared.errors import DecodeError
@@ -73,7 +73,7 @@ class Listener(Heard):
         await self.until(lambda: bool(self.ends))
         return self.ends[0]
 
-    async def _take(self, message: BusMessage) -> None:
+    async def _take(self, message: IncomingMessage) -> None:
         try:
             self.states.append(decode(ResendState, message.payload))
         except DecodeError:

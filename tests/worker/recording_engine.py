@@ -3,7 +3,7 @@
 from shared.ids import ModelId
 from shared.settings.worker import EnginesSettings
 from worker.engine_process.process import EngineProcess
-from worker.link.facts import BatchMeasured, EngineMeasured, EngineStarted, Fact
+from worker.link.facts import BatchMeasurements, EngineMeasured, EngineStarted, Fact
 from worker.link.orders import Order
 
 _NO_PID = 2**22  # above what Linux and macOS give
@@ -58,7 +58,7 @@ class RecordingEngine(EngineProcess):
         """`limits` are those of the batches, by model; they are all as fast. `line`: milliseconds
         of a step, and for each row."""
         batches = [
-            BatchMeasured(
+            BatchMeasurements(
                 model, 0, 0, limit, step_ms, 1.0, [], step_ms, prefill_tokens_per_s, *line
             )
             for model, limit in (limits or {}).items()

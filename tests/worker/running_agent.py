@@ -14,21 +14,21 @@ import psutil
 from pydantic import BaseModel
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.changes import Changes
 from shared.codec import decode, encode
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
-from shared.logs import LogStore
+from shared.logs import BusLogHandler
 from shared.messages.control import CancelRequest, ClaimWorker, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply
 from shared.messages.events import WorkerEvent
 from shared.messages.health import WorkerHealth
 from shared.messages.request import InferenceRequest
-from shared.messages.request_events import RequestEvent, RequestEvents, RequestFailed
+from shared.messages.request_events import AttemptFailed, RequestEvent, RequestEvents
 from shared.messages.stream import Done, Failed, StreamMessage
 from shared.messages.stream import decode as decode_stream
 from shared.messages.worker_report import WorkerReport
-from shared.service import StopRequest
+from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from tests.access.members import NAMES
 from tests.access.roles import as_role, as_tester, connect_as, is_secured
@@ -54,7 +54,7 @@ class Wire:
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
-        self.log: list[BusMessage] = []
+        self.log: list[IncomingMessage] = []
         self._by_subject: defaultdict[str, list[bytes]] = defaultdict(list)
         self._bodies: defaultdict[ControllerId, list[RequestEvents]] = defaultdict(list)
         self._changes = Changes()
@@ -80,7 +80,7 @@ class Wire:
         bodies += [decode(RequestEvents, payload) for payload in payloads[len(bodies) :]]
         return [event for body in bodies for event in body.events]
 
-    async def _record(self, message: BusMessage) -> None:
+    async def _record(self, message: IncomingMessage) -> None:
         self.log.append(message)
         self._by_subject[message.subject].append(message.payload)
         self._changes.notify()
@@ -128,12 +128,12 @@ class ClientStream(Heard):
         mine = self.dispatch.request_id
         return [event for event in self._wire.events(owner) if event.request_id == mine]
 
-    async def requeued(self) -> RequestFailed:
+    async def requeued(self) -> AttemptFailed:
         """What the owner is told of a request that another worker may serve; the client hears
         nothing of it."""
 
-        def told() -> list[RequestFailed]:
-            return [event for event in self.events() if isinstance(event, RequestFailed)]
+        def told() -> list[AttemptFailed]:
+            return [event for event in self.events() if isinstance(event, AttemptFailed)]
 
         await self.until(lambda _: bool(told()))
         (failed,) = told()
@@ -149,7 +149,7 @@ class RunningAgent:
         term: in which it was claimed last, by `leader`.
     """
 
-    def __init__(self, agent: Agent, wire: Wire, stop: StopRequest, life: asyncio.Task[bool]):
+    def __init__(self, agent: Agent, wire: Wire, stop: StopSignal, life: asyncio.Task[bool]):
         self.agent = agent
         self.id = agent.id
         self.wire = wire
@@ -298,8 +298,8 @@ async def running_agent(
     theirs = await connect_as("worker", worker, nats_url)
     wire = Wire(ours)
     await wire.listen()
-    stop = StopRequest()
-    agent = Agent(tree, theirs, worker, LogStore("worker", worker))
+    stop = StopSignal()
+    agent = Agent(tree, theirs, worker, BusLogHandler("worker", worker))
     life = asyncio.create_task(agent.run(stop))
     running = RunningAgent(agent, wire, stop, life)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from shared.messages.control import AttachStream, CancelRequest, ControlReply
+from shared.messages.control import AttachInbox, CancelRequest, ControlReply
 from tests.worker.listener import Listener
 from tests.worker.running_agent import CLIENT, RunningAgent
 from worker.requests.active_request import ActiveRequest
@@ -29,7 +29,7 @@ class Streaming:
     async def attach(self, *, attempt: int = 0, **fields: Any) -> tuple[ControlReply, Listener]:
         """Have the stream sent to one more inbox."""
         listener = await Listener.open(self.agent.wire.bus)
-        order = AttachStream(
+        order = AttachInbox(
             **{"request_id": self.id, "client": CLIENT, "inbox": listener.inbox, **fields},
             attempt=attempt,
         )

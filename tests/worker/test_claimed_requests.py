@@ -6,9 +6,9 @@ import pytest
 
 from shared.codec import encode
 from shared.ids import ControllerId
-from shared.messages.control import ClaimedRequest, RequestRef
+from shared.messages.control import AttemptRef, ClaimedRequest
 from shared.messages.dispatch import Continuation, Dispatch
-from shared.messages.request_events import RequestFailed, TokensEmitted
+from shared.messages.request_events import AttemptFailed, TokensEmitted
 from tests.worker.test_giving_back import Scheduled
 from tests.worker.values import CLIENT, OWNER, dispatched
 from tests.worker.virtual_time import Clock
@@ -39,7 +39,7 @@ class Claimed:
         self, *request_ids: str, attempt: int = 0, max_bytes: int = NO_LIMIT
     ) -> list[Dispatch]:
         refs = [
-            RequestRef(client=CLIENT, request_id=dispatched(request_id).request_id, attempt=attempt)
+            AttemptRef(client=CLIENT, request_id=dispatched(request_id).request_id, attempt=attempt)
             for request_id in request_ids
         ]
         return request_contents(self.scheduler.requests(), refs, max_bytes)
@@ -118,7 +118,7 @@ def test_what_was_given_back_is_told_with_why_until_its_leader_has_it(claimed: C
     told = {each.request_id: each for each in claimed.claim()}
     for request_id, tokens, suspect in (("started", 1, False), ("not started", 0, True)):
         one = told[dispatched(request_id).request_id]
-        assert isinstance(one.failure, RequestFailed)
+        assert isinstance(one.failure, AttemptFailed)
         assert (one.failure.code, one.failure.suspect) == ("engine_crashed", suspect)
         assert one.tokens == tokens and not one.failure.terminal_sent
     begun, other = claimed.contents("started", "not started")

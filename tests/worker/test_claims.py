@@ -6,7 +6,8 @@ import pytest
 
 from shared.ids import ControllerId
 from shared.messages.control import (
-    AttachStream,
+    AttachInbox,
+    AttemptRef,
     CancelRequest,
     ClaimedRequest,
     ConfigureWorker,
@@ -15,12 +16,11 @@ from shared.messages.control import (
     ForgetSession,
     ListModels,
     PinSession,
-    RequestRef,
     TellContents,
     TellSession,
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch
-from shared.messages.request_events import RequestFinished, TokensEmitted
+from shared.messages.request_events import RequestCompleted, TokensEmitted
 from tests.worker.running_agent import CLIENT, OWNER, ClientStream, RunningAgent
 from tests.worker.streaming import streaming
 
@@ -30,9 +30,9 @@ HEIR = ControllerId("heir")
 SEEDED: dict[str, Any] = {"temperature": 0.9, "seed": 7, "max_tokens": 400}
 
 
-def ref(stream: ClientStream) -> RequestRef:
+def ref(stream: ClientStream) -> AttemptRef:
     dispatch = stream.dispatch
-    return RequestRef(client=CLIENT, request_id=dispatch.request_id, attempt=dispatch.attempt)
+    return AttemptRef(client=CLIENT, request_id=dispatch.request_id, attempt=dispatch.attempt)
 
 
 def told_of(reply: ControlReply, stream: ClientStream) -> ClaimedRequest | None:
@@ -78,8 +78,8 @@ async def test_the_heir_hears_what_was_and_what_comes_and_nothing_is_missing_bet
     indexes = [event.index for event in events if isinstance(event, TokensEmitted)]
     assert indexes == list(range(indexes[0], 400))
     assert indexes[0] == claimed.tokens, "what comes after the claim comes as events"
-    assert isinstance(events[-1], RequestFinished)
-    assert not any(isinstance(event, RequestFinished) for event in stream.events(OWNER))
+    assert isinstance(events[-1], RequestCompleted)
+    assert not any(isinstance(event, RequestCompleted) for event in stream.events(OWNER))
 
 
 async def test_from_what_the_heir_was_told_another_attempt_goes_on_exactly(
@@ -178,7 +178,7 @@ async def test_what_the_leader_before_sends_is_refused(agent: RunningAgent) -> N
     session = {"client": CLIENT, "session_id": "s"}
     orders: dict[str, FencedOrder] = {
         "cancel": CancelRequest(**origin, term=old),
-        "attach": AttachStream(**origin, attempt=0, inbox=agent.wire.new_inbox(), term=old),
+        "attach": AttachInbox(**origin, attempt=0, inbox=agent.wire.new_inbox(), term=old),
         "contents": TellContents(requests=[ref(stream)], term=old),
         "session": TellSession(**session, term=old),
         "forget": ForgetSession(**session, term=old),
@@ -228,4 +228,4 @@ async def test_a_controller_of_a_release_without_terms_is_served_until_a_leader_
     assert result.refusal is not None and result.refusal.code == "stale_term"
     await unclaimed.cancel(stream)
     await stream.done()
-    assert isinstance(stream.events(HEIR)[-1], RequestFinished)
+    assert isinstance(stream.events(HEIR)[-1], RequestCompleted)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.messages.dispatch import Continuation
-from shared.messages.request_events import RequestFinished, TokensEmitted
+from shared.messages.request_events import RequestCompleted, TokensEmitted
 from shared.messages.stream import ChoiceOutput
 from tests.worker.listener import Listener
 from tests.worker.running_agent import ClientStream, RunningAgent
@@ -209,4 +209,4 @@ async def test_an_answer_that_this_worker_makes_otherwise_is_counted_once(
 
 
 def _is_finished(stream: ClientStream) -> bool:
-    return any(isinstance(event, RequestFinished) for event in stream.events())
+    return any(isinstance(event, RequestCompleted) for event in stream.events())

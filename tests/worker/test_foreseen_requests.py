@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.messages.engine_status import KVMemoryStatus
+from shared.messages.engine_status import PrefixCacheStatus
 from tests.processes import RunningNats
 from tests.worker.engine.watched_network import random_ids
 from tests.worker.running_agent import RunningAgent, running_agent
@@ -32,7 +32,7 @@ async def _worker(nats_url: str, model: Path, folder: Path) -> AsyncIterator[Run
         yield worker
 
 
-def _kept(worker: RunningAgent) -> KVMemoryStatus:
+def _kept(worker: RunningAgent) -> PrefixCacheStatus:
     return worker.reports()[-1][1].engines[0].kv_memory
 
 

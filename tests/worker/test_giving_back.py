@@ -6,7 +6,7 @@ import pytest
 
 from shared.ids import BootId
 from shared.messages.dispatch import Continuation
-from shared.messages.request_events import RequestFailed
+from shared.messages.request_events import AttemptFailed
 from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
@@ -14,13 +14,13 @@ from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
-from worker.engine_process.exit import EngineExit
+from worker.engine_process.exit import UnexpectedEngineExit
 from worker.link.activity import EngineActivity, Phase
-from worker.link.facts import Output, SequenceStarted, StepCompleted
+from worker.link.facts import Output, PrefillStarted, StepCompleted
 from worker.models.catalogue import Model
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.scheduler import Scheduler
-from worker.streams.publisher import PublishBatch
+from worker.streams.publisher import OutgoingBatch
 
 _CRASH = StreamError.of("engine_crashed", "the engine ended")
 
@@ -39,12 +39,12 @@ class Scheduled:
                 },
             }
         )
-        self.outgoing: list[PublishBatch] = []
+        self.outgoing: list[OutgoingBatch] = []
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
         self.engines = [self.engine]
         store = new_store()
-        kept = CachedPrefixTracker(MAC, BootId("b"), store)
+        kept = LocalPrefixIndex(MAC, BootId("b"), store)
         self.scheduler = Scheduler(MAC, settings, self.engines, self.outgoing.append, store, kept)
         model = self.scheduler.models.catalogue[TINY]
         model.state, model.folder = "warm", folder
@@ -57,7 +57,7 @@ class Scheduled:
             dispatch = dispatched(request_id, **fields)  # type: ignore[arg-type]
             assert self.scheduler.accept(dispatch, OWNER) is None
             for sequence in self._sequences(request_id):
-                self.scheduler.on_fact(self.engine, SequenceStarted(sequence, 5))
+                self.scheduler.on_fact(self.engine, PrefillStarted(sequence, 5))
 
     def generate(self, request_id: str, index: int = 0, token_id: int = 7) -> None:
         """One token."""
@@ -84,7 +84,7 @@ class Scheduled:
     def _die_over(self, work: EngineActivity) -> bool:
         self.engine.state = "restarting"
         self.outgoing.clear()
-        end = EngineExit("crash", "signal 6", work)
+        end = UnexpectedEngineExit("crash", "signal 6", work)
         explained = self.scheduler.explain_end(self.engine, end)
         self.scheduler.on_engine_lost(self.engine, _CRASH)
         return explained
@@ -112,7 +112,7 @@ class Scheduled:
         """The requests that went back to their owner, and nothing else was told to anybody; of
         each whether it is suspected."""
         events = [event for one in self.outgoing for _, event in one.events]
-        failed = [event for event in events if isinstance(event, RequestFailed)]
+        failed = [event for event in events if isinstance(event, AttemptFailed)]
         assert len(failed) == len(events) == len({event.request_id for event in failed})
         assert all((event.code, event.client) == ("engine_crashed", CLIENT) for event in failed)
         assert not any(event.terminal_sent for event in failed)
@@ -236,7 +236,7 @@ def test_who_waited_too_long_goes_back_to_its_owner_and_is_told_when_to_come_aga
     worker.outgoing.clear()
     worker.scheduler.tick()
     (event,) = [event for one in worker.outgoing for _, event in one.events]
-    assert isinstance(event, RequestFailed)
+    assert isinstance(event, AttemptFailed)
     assert (event.request_id, event.code, event.terminal_sent) == ("early", "queue_full", False)
     assert event.message == f"waited 5.0 s without a slot in the queue of {MAC}"
     assert event.retry_after_ms is not None
@@ -276,7 +276,7 @@ def test_a_second_death_over_another_request_fails_the_model_and_makes_no_suspec
     assert worker.model.state == "failed"
     assert worker.model.error == "it crashed the engine process twice: signal 6"
     (event,) = [event for one in worker.outgoing for _, event in one.events]
-    assert isinstance(event, RequestFailed)
+    assert isinstance(event, AttemptFailed)
     assert (event.code, event.suspect) == ("model_unavailable", False)
     assert event.message == f"{TINY}: it crashed the engine process twice: signal 6"
     refusal = worker.scheduler.accept(dispatched("later"), OWNER)
@@ -325,7 +325,7 @@ def test_a_request_that_ended_an_engine_while_it_waited_goes_back_as_a_suspect(
 def test_a_death_over_no_model_is_nobodys_fault(tiny_model: Path) -> None:
     worker = Scheduled(tiny_model)
     worker.accept("not started")
-    end = EngineExit("crash", "exit status 1: a fault of our own")
+    end = UnexpectedEngineExit("crash", "exit status 1: a fault of our own")
     assert not worker.scheduler.explain_end(worker.engine, end)
     worker.die()
     assert worker.requeued == {"not started": True}

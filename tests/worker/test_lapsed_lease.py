@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import orjson
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.clock import boottime_s
 from shared.codec import encode
 from shared.ids import RequestId
@@ -27,7 +27,7 @@ class Leader:
         self.answer: Answer | None = None
         self._bus = bus
 
-    async def on_question(self, message: BusMessage) -> None:
+    async def on_question(self, message: IncomingMessage) -> None:
         request_id = RequestId(orjson.loads(message.payload)["request_id"])
         self.asked.append(request_id)
         if self.answer is not None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.messages.request_events import RequestFailed
+from shared.messages.request_events import AttemptFailed
 from shared.messages.stream import Done
 from tests.worker.listener import Listener
 from tests.worker.running_agent import RunningAgent
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 async def ended_as_orphan(stream: Streaming) -> None:
     """Return once the owner hears that the client is gone."""
 
-    def events() -> list[RequestFailed]:
-        failed = [e for e in stream.agent.wire.events() if isinstance(e, RequestFailed)]
+    def events() -> list[AttemptFailed]:
+        failed = [e for e in stream.agent.wire.events() if isinstance(e, AttemptFailed)]
         return [event for event in failed if event.request_id == stream.id]
 
     await stream.agent.wire.wait(lambda: bool(events()))

@@ -15,38 +15,38 @@ from shared.codec import encode
 from shared.errors import BusError, RequestError
 from shared.folders import data_folder
 from shared.ids import BootId, WorkerId, new_boot_id
-from shared.logs import LogStore
+from shared.logs import BusLogHandler
 from shared.messages.control import ConfigureWorker, ControlReply, DrainWorker, SettingChange
 from shared.messages.health import WorkerHealth
 from shared.messages.stream import StreamError
 from shared.messages.worker_report import WorkerReport, WorkerState
-from shared.service import StopRequest
+from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.version import VERSION
 from worker.agent.announcer import Announcer
 from worker.agent.configuration import Configuration
 from worker.agent.engine_plan import engine_plan
 from worker.agent.engines import engine_processes, sessions_folder
-from worker.agent.leader_claim import LeaderClaim
+from worker.agent.leader_claim import LeaderFence
 from worker.agent.reconfiguration import Reconfiguration
 from worker.agent.report import build_report
 from worker.agent.request_handler import RequestHandler
-from worker.agent.sleep_notice import SleepNotice, this_machine
+from worker.agent.sleep_notice import SleepHandler, this_machine
 from worker.engine_process.process import EngineProcess
-from worker.host.cpu_usage import CpuUsage
+from worker.host.cpu_usage import CpuMeter
 from worker.link.facts import EngineStarted, Fact
 from worker.link.orders import Order
 from worker.models.pre_warming import PreWarming
 from worker.models.predictive_warming import PredictiveWarming
 from worker.peer_files.sharing import PeerFileSharing
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.scheduler import Scheduler
 from worker.sessions.files import SessionFiles
 from worker.sessions.store import SessionStore
 from worker.streams.ownership import find_reassigned
 from worker.streams.publisher import StreamPublisher
-from worker.streams.stream_lease import StreamLease
+from worker.streams.stream_lease import PublishLease
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Agent:
         settings: ClusterSettings,
         bus: Bus,
         worker_id: WorkerId,
-        logs: LogStore,
+        logs: BusLogHandler,
         configuration: Configuration | None = None,
     ) -> None:
         """Without `configuration` the settings cannot be changed by a roll-out."""
@@ -76,7 +76,7 @@ class Agent:
         self._logs = logs
         failover = settings.controller.failover
         interval_s = failover.heartbeat_interval_ms / 1000
-        self._lease = StreamLease(interval_s * failover.missed_heartbeats)
+        self._lease = PublishLease(interval_s * failover.missed_heartbeats)
         self._publisher = StreamPublisher(
             bus,
             worker_id,
@@ -92,7 +92,7 @@ class Agent:
             self._order,
             pin_limit_bytes=self._kv_memory_limit_bytes,
         )
-        cached_prefixes = CachedPrefixTracker(worker_id, self.boot_id, self._sessions)
+        cached_prefixes = LocalPrefixIndex(worker_id, self.boot_id, self._sessions)
         self._scheduler = Scheduler(
             worker_id,
             settings,
@@ -118,12 +118,12 @@ class Agent:
         self._scheduler.models.on_use.append(self._predictive.record_request)
         self._sharing = PeerFileSharing(settings.worker.peer_files, bus, worker_id)
         self._scheduler.models.loader.ask_peers = self._sharing.find_offers
-        self._cpu = CpuUsage()
+        self._cpu = CpuMeter()
         self._started_at = time.monotonic()
-        self._drain_requested = StopRequest()
+        self._drain_requested = StopSignal()
         self._drain_order: DrainWorker | None = None
         self._drain_timeout: asyncio.Timeout | None = None
-        self._claim = LeaderClaim()
+        self._claim = LeaderFence()
         self._request_handler = RequestHandler(
             bus,
             worker_id,
@@ -158,7 +158,7 @@ class Agent:
         shutting_down = self._state in ("draining", "stopped")
         return "starting" if self._asleep and not shutting_down else self._state
 
-    async def run(self, stop: StopRequest) -> bool:
+    async def run(self, stop: StopSignal) -> bool:
         """Serve until a stop or drain is requested; returns whether the worker shall restart."""
         await self._subscribe()
         self._lease.restore(self._bus.connections)
@@ -171,7 +171,7 @@ class Agent:
         order = self._drain_order
         return order is not None and order.restart and not stop.requested
 
-    async def _serve(self, stop: StopRequest) -> None:
+    async def _serve(self, stop: StopSignal) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 *(tasks.create_task(engine.run()) for engine in self._engines),
@@ -255,7 +255,7 @@ class Agent:
         else:
             self._state = "warming"
 
-    async def _shut_down(self, stop: StopRequest) -> None:
+    async def _shut_down(self, stop: StopSignal) -> None:
         """Shut down in this order: controllers stop sending requests; running requests may finish;
         the others are requeued; engines stop; only then `left` is published."""
         await self._change_state("draining")
@@ -307,7 +307,7 @@ class Agent:
 
     async def _watch_sleep(self) -> None:
         if (power := this_machine()) is not None:
-            await SleepNotice(
+            await SleepHandler(
                 power,
                 busy=lambda: not self._scheduler.idle,
                 before=self.fall_asleep,
@@ -390,7 +390,7 @@ class Agent:
         return encode(WorkerHealth(ready=self.state == "ready", worker=self.report()))
 
 
-async def _first_of(*stops: StopRequest) -> None:
+async def _first_of(*stops: StopSignal) -> None:
     waiting = [asyncio.ensure_future(stop.wait()) for stop in stops]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -12,8 +12,8 @@ from shared.errors import BusError
 from shared.ids import WorkerId
 from shared.messages.events import EventType, KeptPrefixes, WorkerEvent
 from shared.messages.worker_report import WorkerReport
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
-from worker.streams.stream_lease import StreamLease
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
+from worker.streams.stream_lease import PublishLease
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ class Announcer:
         self,
         bus: Bus,
         worker: WorkerId,
-        lease: StreamLease,
-        cached_prefixes: CachedPrefixTracker,
+        lease: PublishLease,
+        cached_prefixes: LocalPrefixIndex,
         *,
         interval_s: float,
         report: Callable[[], WorkerReport],

@@ -8,7 +8,7 @@ from shared.errors import ModelError
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
 from shared.settings.base import MAX_ENGINES
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from shared.settings.worker import EnginesSettings
 from worker.host.machine import accelerator, available_cores
 from worker.memory.limits import MemoryReading, affordable_copies, limits_of
@@ -20,7 +20,7 @@ _ENGINE_BYTES = 150_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class EnginePlan:
+class EngineCount:
     """
     Attributes:
         count: number of engines.
@@ -31,7 +31,7 @@ class EnginePlan:
     why: str
 
 
-def engine_plan(settings: ClusterSettings) -> EnginePlan:
+def engine_plan(settings: ClusterSettings) -> EngineCount:
     """Return the plan for this machine."""
     engines = settings.worker.engines
     gpu = accelerator()
@@ -54,7 +54,7 @@ def decide(
     weight_bytes: int | None,
     later_bytes: int = 0,
     soft_bytes: int,
-) -> EnginePlan:
+) -> EngineCount:
     """Return the configured number of engines, or choose one. A GPU computes all rows of a batch at
     once. On a CPU much of a step keeps only one core busy, so that two engines do more than one
     with both cores. Each engine has its own copy of the models, so memory limits their number.
@@ -67,17 +67,17 @@ def decide(
         soft_bytes: memory that this worker may use without pressure.
     """
     if settings.count != "auto":
-        return EnginePlan(settings.count, "set by worker.engines.count")
+        return EngineCount(settings.count, "set by worker.engines.count")
     if accelerator:
-        return EnginePlan(1, "a GPU computes all requests in one batch")
+        return EngineCount(1, "a GPU computes all requests in one batch")
     if weight_bytes is None:
-        return EnginePlan(1, "a pre-warmed model is not on this machine yet: its size is unknown")
+        return EngineCount(1, "a pre-warmed model is not on this machine yet: its size is unknown")
     copy_bytes = weight_bytes + _ENGINE_BYTES
     count = affordable_copies(soft_bytes, copy_bytes, min(cores, MAX_ENGINES))
     count = max(1, min(count, (soft_bytes - later_bytes) // copy_bytes))
     if count == cores:
-        return EnginePlan(count, "one per core, as there is no GPU")
-    return EnginePlan(
+        return EngineCount(count, "one per core, as there is no GPU")
+    return EngineCount(
         count,
         f"no GPU, {cores} cores, but more copies of the models ({copy_bytes / 1e9:.2f} GB each) "
         f"would leave too little of {soft_bytes / 1e9:.2f} GB for KV caches and other models",
@@ -110,7 +110,7 @@ def _later_bytes(settings: ClusterSettings) -> int:
 
 def _size_of(model: ModelId, settings: ClusterSettings) -> int | None:
     """Return the size of a model's weights; None if the model is not on this machine."""
-    source = settings.models.get(model) or ModelSource(path=model)
+    source = settings.models.get(model) or ModelSettings(path=model)
     try:
         source = with_base(model, source)
         folder = local_folder(model, source)

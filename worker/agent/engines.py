@@ -7,7 +7,7 @@ from shared.folders import cache_folder
 from shared.ids import WorkerId
 from shared.settings import ClusterSettings
 from shared.settings.worker import WorkerSettings
-from worker.engine_process.exit import EngineExit
+from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.host.machine import available_cores
 from worker.link.facts import Fact
@@ -20,7 +20,7 @@ def engine_processes(
     *,
     on_fact: Callable[[EngineProcess, Fact], Awaitable[None]],
     on_lost: Callable[[EngineProcess, str], Awaitable[None]],
-    explain: Callable[[EngineProcess, EngineExit], bool],
+    explain: Callable[[EngineProcess, UnexpectedEngineExit], bool],
 ) -> list[EngineProcess]:
     """Return `count` engine processes, which are not started yet."""
     engines = settings.worker.engines

@@ -5,7 +5,7 @@ from shared.errors import RequestError
 from shared.ids import ControllerId
 
 
-class LeaderClaim:
+class LeaderFence:
     """
     Attributes:
         term: term of the leader that claimed this boot; 0 before the first claim.

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Literal
 
 from shared.ids import BootId, WorkerId
-from shared.messages.engine_status import BatchStatus, EngineStatus, KVMemoryStatus
+from shared.messages.engine_status import EngineStatus, ModelBatchStatus, PrefixCacheStatus
 from shared.messages.worker_report import Hardware, PreWarmingStatus, WorkerReport, WorkerState
 from shared.settings import ClusterSettings
 from worker.agent.reconfiguration import Reconfiguration
 from worker.agent.request_handler import DISPATCHES_PER_MESSAGE
 from worker.engine_process.process import EngineProcess
-from worker.host.cpu_usage import CpuUsage
+from worker.host.cpu_usage import CpuMeter
 from worker.host.machine import hardware
 from worker.memory.guard import engine_bytes
 from worker.scheduling.prefill_backlog import prefill_ms
@@ -31,7 +31,7 @@ def build_report(
     settings: ClusterSettings,
     scheduler: Scheduler,
     pre_warming: PreWarmingStatus,
-    cpu: CpuUsage,
+    cpu: CpuMeter,
     reconfiguration: Reconfiguration | None,
     *,
     worker_id: WorkerId,
@@ -82,7 +82,7 @@ def build_report(
     )
 
 
-def _engine(engine: EngineProcess, cpu: CpuUsage) -> EngineStatus:
+def _engine(engine: EngineProcess, cpu: CpuMeter) -> EngineStatus:
     measured = engine.measured
     return EngineStatus(
         index=engine.index,
@@ -97,8 +97,8 @@ def _engine(engine: EngineProcess, cpu: CpuUsage) -> EngineStatus:
         step_ms=measured.step_ms,
         threads=engine.threads,
         cpu_cores=cpu.cores(engine.pid),
-        batches=[BatchStatus.model_validate(asdict(batch)) for batch in measured.batches],
-        kv_memory=KVMemoryStatus.model_validate(asdict(measured.kv_memory)),
+        batches=[ModelBatchStatus.model_validate(asdict(batch)) for batch in measured.batches],
+        kv_memory=PrefixCacheStatus.model_validate(asdict(measured.kv_memory)),
     )
 
 

@@ -8,13 +8,13 @@ from typing import Annotated
 from pydantic import Field
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
-from shared.codec import InternalMessage, InternalPart, decode, encode
+from shared.bus import Bus, IncomingMessage
+from shared.codec import InternalMessage, InternalMessagePart, decode, encode
 from shared.errors import ClusterError, DecodeError, RequestError
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.control import (
     CONTROL_ORDERS,
-    AttachStream,
+    AttachInbox,
     CancelRequest,
     Claimed,
     ClaimWorker,
@@ -45,7 +45,7 @@ from shared.messages.dispatch import (
 )
 from shared.messages.worker_report import WorkerState
 from shared.version import VERSION
-from worker.agent.leader_claim import LeaderClaim
+from worker.agent.leader_claim import LeaderFence
 from worker.requests.takeover import claim_requests, request_contents
 from worker.scheduling.scheduler import Scheduler
 
@@ -58,7 +58,7 @@ DISPATCHES_PER_MESSAGE = 64
 controller's timeout."""
 
 
-class _UnreadableDispatch(InternalPart):
+class _UnreadableDispatch(InternalMessagePart):
     """The fields of an undecodable dispatch (of another release) that its rejection needs."""
 
     request_id: RequestId
@@ -91,7 +91,7 @@ class RequestHandler:
         worker: WorkerId,
         boot_id: BootId,
         scheduler: Scheduler,
-        claim: LeaderClaim,
+        claim: LeaderFence,
         *,
         strict: bool,
         state: Callable[[], WorkerState],
@@ -117,11 +117,11 @@ class RequestHandler:
         await bus.subscribe(subjects.resend_all(self._id), self._on_resend)
         await bus.subscribe(subjects.worker_alive(self._id, self._boot_id), self._on_probe)
 
-    async def _on_probe(self, message: BusMessage) -> None:
+    async def _on_probe(self, message: IncomingMessage) -> None:
         if message.reply:
             await self._bus.publish(message.reply, b"")
 
-    async def _on_dispatch(self, message: BusMessage) -> None:
+    async def _on_dispatch(self, message: IncomingMessage) -> None:
         if (batch := _decode_batch(message.payload)) is None:
             return
         results = [
@@ -167,7 +167,7 @@ class RequestHandler:
             return Refusal(code="engine_crashed", message=message)
         return self._scheduler.accept(dispatch, owner, sends_accepted=term is not None)
 
-    async def _on_resend(self, message: BusMessage) -> None:
+    async def _on_resend(self, message: IncomingMessage) -> None:
         """Resend a part of a stream to the inbox that a client gave as the reply subject."""
         client = subjects.parse_resend(message.subject)
         if not subjects.is_inbox(message.reply, client, strict=self._strict):
@@ -188,7 +188,7 @@ class RequestHandler:
         if request is not None:
             self._scheduler.resend(request, message.reply, query.choice, query.from_index)
 
-    async def _on_control(self, message: BusMessage) -> None:
+    async def _on_control(self, message: IncomingMessage) -> None:
         verb = subjects.parse_worker_control(message.subject)
         try:
             order = decode(CONTROL_ORDERS[verb], message.payload)
@@ -212,7 +212,7 @@ class RequestHandler:
         match order:
             case CancelRequest():
                 return ControlReply(worker=self._id, ok=self._cancel(order))
-            case AttachStream():
+            case AttachInbox():
                 return self._attach(order)
             case LoadModel():
                 self._scheduler.models.load(order.model)
@@ -256,7 +256,7 @@ class RequestHandler:
         key = order.client, order.request_id
         return self._scheduler.cancel(key, order.attempt, silent=order.silent)
 
-    def _attach(self, order: AttachStream) -> ControlReply:
+    def _attach(self, order: AttachInbox) -> ControlReply:
         request = self._scheduler.find((order.client, order.request_id))
         if request is None or request.dispatch.attempt != order.attempt:
             message = f"no request {order.request_id!r} on this worker"

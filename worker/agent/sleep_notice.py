@@ -53,7 +53,7 @@ class Power(Protocol):
     def stop(self) -> None: ...
 
 
-class SleepNotice:
+class SleepHandler:
     """Prepares a worker for the sleep of its machine.
 
     Args:
@@ -121,7 +121,7 @@ class SleepNotice:
         return True
 
 
-class MacPower:
+class MacPowerManagement:
     """The power management of macOS."""
 
     def __init__(self) -> None:
@@ -187,4 +187,4 @@ class MacPower:
 
 def this_machine() -> Power | None:
     """Return the power management of this machine; None if the system is not supported."""
-    return MacPower() if platform.system() == "Darwin" else None
+    return MacPowerManagement() if platform.system() == "Darwin" else None

@@ -6,10 +6,10 @@ from worker.answer.constraint import Constraint
 from worker.answer.control import without_noncharacters
 from worker.answer.delta import AnswerDelta
 from worker.answer.parser import AnswerParser, Channel
-from worker.answer.sent import DeliveredFilter, DeliveredText
+from worker.answer.sent import DeliveredLengths, DeliveredTextFilter
 from worker.answer.text import CONTEXT_TOKENS, Decode, Detokenizer, StopScanner
 
-_NOTHING_SENT = DeliveredText()
+_NOTHING_SENT = DeliveredLengths()
 
 
 class Answer:
@@ -36,7 +36,7 @@ class Answer:
         control: Mapping[int, str],
         stop_strings: Sequence[str],
         *,
-        sent: DeliveredText = _NOTHING_SENT,
+        sent: DeliveredLengths = _NOTHING_SENT,
         constraint: Constraint | None = None,
     ) -> None:
         self.constraint = constraint
@@ -44,7 +44,7 @@ class Answer:
         self._parser = parser
         self._control = control
         self._scanner = StopScanner(stop_strings)
-        self._filter = DeliveredFilter(sent)
+        self._filter = DeliveredTextFilter(sent)
         self._pending = AnswerDelta()
         self._context = list(prompt_ids[-CONTEXT_TOKENS:])
         self._detokenizer = Detokenizer(decode, self._context)

@@ -5,12 +5,12 @@ from collections.abc import Collection
 from typing import Any
 
 from shared.strict_json import strict_json
-from worker.answer.control import ControlTokens
+from worker.answer.control import ControlTokenCodec
 from worker.answer.delta import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader
 
 
-class CallWriter:
+class CallDeltaBuilder:
     """Collects the pieces of tool calls as deltas. `begin`, `write` and `end` raise BrokenCall.
 
     Args:
@@ -22,7 +22,7 @@ class CallWriter:
         count: number of calls that have begun, earlier ones included.
     """
 
-    def __init__(self, names: Collection[str], control: ControlTokens, count: int = 0) -> None:
+    def __init__(self, names: Collection[str], control: ControlTokenCodec, count: int = 0) -> None:
         self._names = names
         self._control = control
         self.count = count
@@ -98,7 +98,7 @@ def read_json_head(
 
 
 def read_json_call(
-    reader: TextReader, calls: CallWriter, *, arguments_key: str, name_key: str = "name"
+    reader: TextReader, calls: CallDeltaBuilder, *, arguments_key: str, name_key: str = "name"
 ) -> Reading[None]:
     """Read `{<name_key>: ..., <arguments_key>: {...}}`; other keys are ignored.
 
@@ -136,7 +136,7 @@ def read_json_call(
 
 
 def read_json_calls(
-    reader: TextReader, calls: CallWriter, *, arguments_key: str, name_key: str = "name"
+    reader: TextReader, calls: CallDeltaBuilder, *, arguments_key: str, name_key: str = "name"
 ) -> Reading[None]:
     """Read a JSON list of such objects.
 

@@ -6,7 +6,7 @@ import numpy as np
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
-from worker.answer.control import ControlTokens
+from worker.answer.control import ControlTokenCodec
 from worker.answer.parser import Channel
 from worker.grammar.matcher import Matcher
 
@@ -34,7 +34,7 @@ class Constraint:
     def __init__(
         self,
         tokenizer: LLTokenizer,
-        control: ControlTokens,
+        control: ControlTokenCodec,
         *,
         whole: Matcher | None = None,
         sections: Mapping[str, Matcher] | None = None,

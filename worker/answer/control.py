@@ -20,7 +20,7 @@ class AddedToken:
     special: bool
 
 
-class ControlTokens:
+class ControlTokenCodec:
     """The added tokens of a format's markers, and their placeholder characters.
 
     Args:
@@ -96,7 +96,7 @@ class ControlTokens:
         return _NONCHARACTERS.sub(lambda match: self._visible.get(match.group(), ""), text)
 
 
-NO_CONTROL_TOKENS = ControlTokens({}, [])
+NO_CONTROL_TOKENS = ControlTokenCodec({}, [])
 
 
 def without_noncharacters(text: str) -> str:

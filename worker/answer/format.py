@@ -3,24 +3,24 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from worker.answer.control import NO_CONTROL_TOKENS, AddedToken, ControlTokens
+from worker.answer.control import NO_CONTROL_TOKENS, AddedToken, ControlTokenCodec
 from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool, ToolFormat
 from worker.answer.formats.known import TOOL_FORMATS, find_tool_format
-from worker.answer.harmony import HarmonyAnswer
-from worker.answer.marked import MarkedAnswer
-from worker.answer.messages import MessagesAnswer
-from worker.answer.muse import MuseAnswer
+from worker.answer.harmony import HarmonyParser
+from worker.answer.marked import MarkedParser
+from worker.answer.messages import MessagesParser
+from worker.answer.muse import MuseParser
 from worker.answer.parser import AnswerParser, Bind, Channel
 from worker.answer.reasoning import REASONING_FORMATS, ReasoningFormat, find_reasoning_format
 
-MESSAGE_FORMATS: Mapping[str, type[MessagesAnswer]] = {
-    each.name: each for each in (HarmonyAnswer, MuseAnswer)
+MESSAGE_FORMATS: Mapping[str, type[MessagesParser]] = {
+    each.name: each for each in (HarmonyParser, MuseParser)
 }
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerFormat:
+class ModelOutputFormat:
     """How a model writes reasoning and tool calls.
 
     Attributes:
@@ -30,10 +30,10 @@ class AnswerFormat:
         messages: the parser for families whose answers are messages with headers.
     """
 
-    control: ControlTokens
+    control: ControlTokenCodec
     reasoning: ReasoningFormat | None = None
     tools: ToolFormat | None = None
-    messages: type[MessagesAnswer] | None = None
+    messages: type[MessagesParser] | None = None
 
     @property
     def can_call(self) -> bool:
@@ -50,15 +50,15 @@ class AnswerFormat:
         )
 
     def parser(self, tools: Sequence[Tool], *, opened: bool, bind: Bind | None) -> AnswerParser:
-        """Return the parser for one answer; the arguments are those of `MarkedAnswer`."""
+        """Return the parser for one answer; the arguments are those of `MarkedParser`."""
         if self.messages is not None:
             return self.messages(self.control, tools, bind=bind)
-        return MarkedAnswer(
+        return MarkedParser(
             self.control, self.reasoning, self.tools, tools, opened=opened, bind=bind
         )
 
 
-PLAIN_FORMAT = AnswerFormat(NO_CONTROL_TOKENS)
+PLAIN_FORMAT = ModelOutputFormat(NO_CONTROL_TOKENS)
 
 
 def find_format(
@@ -67,7 +67,7 @@ def find_format(
     *,
     tool_format: str | None = None,
     reasoning_format: str | None = None,
-) -> AnswerFormat:
+) -> ModelOutputFormat:
     """Detect the answer format from a chat template and the added tokens of a vocabulary.
 
     Args:
@@ -76,7 +76,7 @@ def find_format(
     tool_format = tool_format or find_tool_format(template, vocabulary)
     messages = MESSAGE_FORMATS.get(tool_format or "")
     if messages is not None and all(each in vocabulary for each in messages.markers):
-        return AnswerFormat(ControlTokens(vocabulary, messages.markers), messages=messages)
+        return ModelOutputFormat(ControlTokenCodec(vocabulary, messages.markers), messages=messages)
     tools = TOOL_FORMATS.get(tool_format or "")
     if reasoning_format is None:
         reasoning = find_reasoning_format(template, vocabulary)
@@ -86,10 +86,10 @@ def find_format(
         reasoning = reasoning.narrowed(template, vocabulary)
     hidden = reasoning.markers if reasoning is not None else ()
     markers = (*hidden, *(tools.markers if tools is not None else ()))
-    return AnswerFormat(ControlTokens(vocabulary, markers, hidden), reasoning, tools)
+    return ModelOutputFormat(ControlTokenCodec(vocabulary, markers, hidden), reasoning, tools)
 
 
-class PlainAnswer:
+class PlainParser:
     """An `AnswerParser` for which all text is content."""
 
     channel: Channel = "content"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from llguidance import regex_to_lark
 
 from shared.messages.structured import Structure
-from worker.answer.format import AnswerFormat
+from worker.answer.format import ModelOutputFormat
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import marker
-from worker.answer.messages import MessagesAnswer
+from worker.answer.messages import MessagesParser
 from worker.answer.reasoning import ReasoningFormat
 from worker.grammar import outline, regex
 from worker.grammar.lark import Rules, literal, one_of, pattern
@@ -40,7 +40,7 @@ class AnswerConstraint:
     thinks: bool
 
 
-def answer_grammar(answers: AnswerFormat, bound: AnswerConstraint) -> str:
+def answer_grammar(answers: ModelOutputFormat, bound: AnswerConstraint) -> str:
     """Return the grammar of a whole answer; `bound` must have a structure or tools.
 
     Raises:
@@ -78,7 +78,7 @@ def answer_grammar(answers: AnswerFormat, bound: AnswerConstraint) -> str:
 
 
 def section_grammars(
-    answers: AnswerFormat, tools: Sequence[Tool], *, parallel: bool
+    answers: ModelOutputFormat, tools: Sequence[Tool], *, parallel: bool
 ) -> dict[str, str]:
     """Return the grammars that apply once a tool call has begun.
 
@@ -93,13 +93,13 @@ def section_grammars(
     return {"": rules.grammar}
 
 
-def _call_grammar(messages: type[MessagesAnswer], answers: AnswerFormat, tool: Tool) -> str:
+def _call_grammar(messages: type[MessagesParser], answers: ModelOutputFormat, tool: Tool) -> str:
     rules = Rules()
     messages.add_call(rules, answers.control, tool)
     return rules.grammar
 
 
-def _add_reasoning(rules: Rules, answers: AnswerFormat, reasoning: ReasoningFormat) -> str:
+def _add_reasoning(rules: Rules, answers: ModelOutputFormat, reasoning: ReasoningFormat) -> str:
     """Add reasoning and the marker that ends it; returns the rule body."""
     parts = answers.control.token_ids(reasoning.close)
     if isinstance(parts[0], int):
@@ -109,7 +109,7 @@ def _add_reasoning(rules: Rules, answers: AnswerFormat, reasoning: ReasoningForm
     return "thought"
 
 
-def _framed(answers: AnswerFormat, content: str) -> list[str]:
+def _framed(answers: ModelOutputFormat, content: str) -> list[str]:
     """Return the alternatives of content: unmarked, and within each pair of content markers."""
     pairs = answers.reasoning.content if answers.reasoning is not None else ()
     return [content] + [
@@ -118,7 +118,7 @@ def _framed(answers: AnswerFormat, content: str) -> list[str]:
     ]
 
 
-def _empty_frame(answers: AnswerFormat) -> str:
+def _empty_frame(answers: ModelOutputFormat) -> str:
     """Return what may precede calls: a pair of content markers with nothing between them."""
     pairs = answers.reasoning.content if answers.reasoning is not None else ()
     frames = [marker(answers.control, f"{begin}{end}") for begin, end in pairs]

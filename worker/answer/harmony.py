@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import add_json, marker
-from worker.answer.messages import MessagesAnswer
+from worker.answer.messages import MessagesParser
 from worker.answer.reader import BrokenCall, Reading
 from worker.grammar.lark import Rules, one_of
 
@@ -24,7 +24,7 @@ _RECIPIENT = re.compile(r"\bto=functions\.(?P<name>[^\s\ufdd0-\ufdef]+)")
 _CHANNEL_NAME = re.compile(r"\s*(?P<channel>[a-z]+)")
 
 
-class HarmonyAnswer(MessagesAnswer):
+class HarmonyParser(MessagesParser):
     """The analysis channel is reasoning, commentary to a function is a call, and other commentary
     and the final channel are content."""
 
@@ -46,7 +46,12 @@ class HarmonyAnswer(MessagesAnswer):
 
     @staticmethod
     def add_answer(
-        rules: Rules, control: ControlTokens, content: str, tools: Sequence[Tool], *, parallel: bool
+        rules: Rules,
+        control: ControlTokenCodec,
+        content: str,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> None:
         """Ignores `parallel`: one call ends the turn."""
 
@@ -64,7 +69,7 @@ class HarmonyAnswer(MessagesAnswer):
         rules.add("start", f"({thought} THOUGHT {next_message})? {one_of(alternatives)}")
 
     @staticmethod
-    def add_call(rules: Rules, control: ControlTokens, tool: Tool) -> None:
+    def add_call(rules: Rules, control: ControlTokenCodec, tool: Tool) -> None:
         rules.add("start", add_json(rules, "arguments", tool.parameters))
 
     def _read(self) -> Reading[None]:
@@ -103,7 +108,7 @@ class HarmonyAnswer(MessagesAnswer):
 
     def _read_call(self, name: str) -> Reading[str]:
         self.channel = "tool_calls"
-        calls = CallWriter(self._names, self._control, self._calls)
+        calls = CallDeltaBuilder(self._names, self._control, self._calls)
         text: list[str] = []
         enforced = self._bind is not None and name in self._names and self._bind(name)
         marker = ""

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
 from worker.answer.delta import AnswerDelta, CallDelta
 from worker.answer.formats.base import Tool, ToolFormat, Trigger, text_trigger, token_trigger
 from worker.answer.parser import Bind, Channel
@@ -22,7 +22,7 @@ class Markers:
 
     def __init__(
         self,
-        control: ControlTokens,
+        control: ControlTokenCodec,
         reasoning: ReasoningFormat | None,
         tool_format: ToolFormat | None,
         tools: Sequence[Tool],
@@ -91,7 +91,7 @@ def _one_of(characters: set[str]) -> str:
     return "|".join(map(re.escape, sorted(characters))) if characters else "(?!)"
 
 
-class MarkedAnswer:
+class MarkedParser:
     """An `AnswerParser`.
 
     Args:
@@ -102,7 +102,7 @@ class MarkedAnswer:
 
     def __init__(
         self,
-        control: ControlTokens,
+        control: ControlTokenCodec,
         reasoning: ReasoningFormat | None,
         tool_format: ToolFormat | None,
         tools: Sequence[Tool],
@@ -230,7 +230,7 @@ class MarkedAnswer:
         if self._bind is not None and not self._bind(text):
             return self._read_as_text(opening, text, delta)
         reader = TextReader()
-        calls = CallWriter({tool.name for tool in self._tools}, self._control, self._calls)
+        calls = CallDeltaBuilder({tool.name for tool in self._tools}, self._control, self._calls)
         reading = self._tool_format.read_section(reader, calls, self._control, self._tools)
         self._section = CallSection(
             opening, reading, reader, calls, enforced=self._bind is not None

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from worker.answer.control import ControlTokens
+from worker.answer.control import ControlTokenCodec
 from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool
 from worker.answer.parser import Bind, Channel
@@ -13,7 +13,7 @@ from worker.answer.reader import Reading, TextReader, run_reading
 from worker.grammar.lark import Rules
 
 
-class MessagesAnswer(ABC):
+class MessagesParser(ABC):
     """An `AnswerParser`; each model family has a subclass.
 
     Attributes:
@@ -25,7 +25,7 @@ class MessagesAnswer(ABC):
     markers: ClassVar[tuple[str, ...]]
 
     def __init__(
-        self, control: ControlTokens, tools: Sequence[Tool], *, bind: Bind | None = None
+        self, control: ControlTokenCodec, tools: Sequence[Tool], *, bind: Bind | None = None
     ) -> None:
         self._control = control
         self._tools = tools
@@ -49,14 +49,19 @@ class MessagesAnswer(ABC):
     @staticmethod
     @abstractmethod
     def add_answer(
-        rules: Rules, control: ControlTokens, content: str, tools: Sequence[Tool], *, parallel: bool
+        rules: Rules,
+        control: ControlTokenCodec,
+        content: str,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> None:
         """Add the grammar of an answer as `start`: optional reasoning, then `content` or tool
         calls."""
 
     @staticmethod
     @abstractmethod
-    def add_call(rules: Rules, control: ControlTokens, tool: Tool) -> None:
+    def add_call(rules: Rules, control: ControlTokenCodec, tool: Tool) -> None:
         """Add the grammar of what follows the header of a call as `start`."""
 
     @abstractmethod

@@ -14,15 +14,15 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
 from worker.answer.delta import CallDelta
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, marker
-from worker.answer.formats.tagged import TaggedFormat
-from worker.answer.formats.tagged_rules import TaggedRules
+from worker.answer.formats.tagged import TaggedValuesFormat
+from worker.answer.formats.tagged_rules import TaggedValueGrammar
 from worker.answer.formats.tags import Tags
-from worker.answer.messages import MessagesAnswer
+from worker.answer.messages import MessagesParser
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.section import CallSection
 from worker.grammar.lark import Rules, one_of
@@ -36,7 +36,7 @@ _CONTENT_RECIPIENTS = frozenset({_USER, "commentary", ""})
 """Recipients of messages that are content."""
 
 
-class _AtemFormat(TaggedFormat):
+class _AtemFormat(TaggedValuesFormat):
     """The body of a message to a function."""
 
     tags: ClassVar[Tags] = Tags(
@@ -54,7 +54,7 @@ class _AtemFormat(TaggedFormat):
 _ATEM = _AtemFormat()
 
 
-class MuseAnswer(MessagesAnswer):
+class MuseParser(MessagesParser):
     """Messages to `self` are reasoning, messages to functions are calls, others are content."""
 
     name: ClassVar[str] = "muse"
@@ -66,7 +66,12 @@ class MuseAnswer(MessagesAnswer):
 
     @staticmethod
     def add_answer(
-        rules: Rules, control: ControlTokens, content: str, tools: Sequence[Tool], *, parallel: bool
+        rules: Rules,
+        control: ControlTokenCodec,
+        content: str,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> None:
         def tokens(text: str) -> str:
             return marker(control, text)
@@ -84,7 +89,7 @@ class MuseAnswer(MessagesAnswer):
         rules.add("start", f"({thought})? {one_of(alternatives)}")
 
     @staticmethod
-    def add_call(rules: Rules, control: ControlTokens, tool: Tool) -> None:
+    def add_call(rules: Rules, control: ControlTokenCodec, tool: Tool) -> None:
         rules.add("start", _add_section(rules, control, 0, tool))
 
     def _read(self) -> Reading[None]:
@@ -139,11 +144,11 @@ class _Call:
     """
 
     def __init__(
-        self, control: ControlTokens, tools: Sequence[Tool], count: int, *, enforced: bool
+        self, control: ControlTokenCodec, tools: Sequence[Tool], count: int, *, enforced: bool
     ) -> None:
         reader = TextReader()
         self._before = count
-        self._writer = CallWriter({tool.name for tool in tools}, control, count)
+        self._writer = CallDeltaBuilder({tool.name for tool in tools}, control, count)
         reading = _ATEM.read_section(reader, self._writer, control, tools)
         self._section = CallSection("", reading, reader, self._writer, enforced=enforced)
         self._text = ""  # text of the body that turned out to be content
@@ -189,6 +194,8 @@ class _Call:
         return []
 
 
-def _add_section(rules: Rules, control: ControlTokens, number: int, tool: Tool) -> str:
-    call = TaggedRules(rules, control, _AtemFormat.tags, _ATEM.encode_name).call(number, tool)
+def _add_section(rules: Rules, control: ControlTokenCodec, number: int, tool: Tool) -> str:
+    call = TaggedValueGrammar(rules, control, _AtemFormat.tags, _ATEM.encode_name).call(
+        number, tool
+    )
     return f"{marker(control, _OPEN)} {SPACE} {call} {SPACE} {marker(control, _CLOSE)}"

@@ -1,6 +1,6 @@
 """One section of tool calls while it is read; deltas are sent at once, or when it is complete."""
 
-from worker.answer.calls import CallWriter
+from worker.answer.calls import CallDeltaBuilder
 from worker.answer.delta import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader, run_reading
 
@@ -22,7 +22,7 @@ class CallSection:
         opening: str,
         reading: Reading[None],
         reader: TextReader,
-        calls: CallWriter,
+        calls: CallDeltaBuilder,
         *,
         enforced: bool,
     ) -> None:

@@ -7,7 +7,7 @@ from worker.answer.delta import AnswerDelta, CallDelta
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveredText:
+class DeliveredLengths:
     """Number of characters per channel; `tool_calls` has one count per call, of its arguments."""
 
     text: int = 0
@@ -15,10 +15,10 @@ class DeliveredText:
     tool_calls: Sequence[int] = ()
 
 
-class DeliveredFilter:
+class DeliveredTextFilter:
     """Removes from deltas what the client has already."""
 
-    def __init__(self, sent: DeliveredText) -> None:
+    def __init__(self, sent: DeliveredLengths) -> None:
         self._text = sent.text
         self._reasoning = sent.reasoning
         self._calls = list(sent.tool_calls)

@@ -44,7 +44,7 @@ def main() -> None:
     from worker.engine.heartbeat import start_heartbeat
     from worker.engine.kv_memory import kv_memory_settings
     from worker.engine.loop import Engine
-    from worker.link.activity import ActivityRecord
+    from worker.link.activity import EngineActivityRecord
     from worker.link.facts import EngineStarted
     from worker.link.orders import Order
 
@@ -65,7 +65,7 @@ def main() -> None:
         kv_memory=kv_memory_settings(
             settings, arguments.kv_folder, memory_limit_bytes(), engines=arguments.engines
         ),
-        activity=ActivityRecord.open(arguments.activity_fd),
+        activity=EngineActivityRecord.open(arguments.activity_fd),
     )
     retain_freed_memory()
     raise_wired_limit()

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from shared.messages.model_status import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT
 from shared.settings.worker import AdaptiveBatchingSettings
-from worker.engine.step_cost import LinearFit, StepCost
+from worker.engine.step_cost import StepCost, StepCostLine
 
 Reason = Literal["room", "slow"]
 
@@ -55,7 +55,7 @@ class BatchSizeChange:
     reason: Reason
 
     def as_json(self, now: float) -> dict[str, Any]:
-        """Return the fields of `BatchChange`."""
+        """Return the fields of `BatchResize`."""
         return {
             "ago_s": round(now - self.at, 1),
             "before": self.before,
@@ -188,18 +188,18 @@ class AdaptiveBatchSize:
     def _keeps_target(self) -> bool:
         return self._settings.objective == "latency"
 
-    def _gap(self, step: LinearFit) -> LinearFit:
+    def _gap(self, step: StepCostLine) -> StepCostLine:
         """Return the gap between two tokens of a stream, given the cost of a step."""
         if self._keeps_target:
             return step
         prefill_s = self.typical_request.prompt_s / self.typical_request.answer_tokens
-        return LinearFit(step.fixed_s, step.each_s + prefill_s)
+        return StepCostLine(step.fixed_s, step.each_s + prefill_s)
 
     @property
     def _target_s(self) -> float:
         return self._settings.target_step_latency_ms / 1000
 
-    def _longest_s(self, gap: LinearFit) -> float:
+    def _longest_s(self, gap: StepCostLine) -> float:
         """The longest gap that the objective allows."""
         match self._settings.objective:
             case "latency":

@@ -6,18 +6,18 @@ from typing import Any
 
 from shared.errors import InvalidRequest, RequestError
 from worker.answer.constraint import Constraint, token_ids_of
-from worker.answer.format import PLAIN_FORMAT, AnswerFormat
+from worker.answer.format import PLAIN_FORMAT, ModelOutputFormat
 from worker.answer.formats.base import Tool
 from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
 from worker.engine.model import LoadedModel
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema
-from worker.link.orders import Submit, ToolCalling
+from worker.link.orders import Submit, ToolCallingOptions
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
-def tools_of(calling: ToolCalling | None) -> list[Tool]:
+def tools_of(calling: ToolCallingOptions | None) -> list[Tool]:
     """Return the tools of a request, with the schemas that the client sent."""
     return [_tool(each) for each in calling.tools] if calling is not None else []
 
@@ -83,7 +83,7 @@ def _tool(described: Mapping[str, Any]) -> Tool:
 
 
 def _enforceable_tools(
-    calling: ToolCalling | None, grammars: GrammarCompiler
+    calling: ToolCallingOptions | None, grammars: GrammarCompiler
 ) -> tuple[list[Tool], list[str]]:
     """Return the tools that may be called, with the enforceable part of their schemas, and
     warnings. The schema of a strict tool must be enforceable in full. Of other tools a part is
@@ -105,7 +105,7 @@ def _enforceable_tools(
 
 
 def _answer_matcher(
-    answers: AnswerFormat, bound: AnswerConstraint, grammars: GrammarCompiler
+    answers: ModelOutputFormat, bound: AnswerConstraint, grammars: GrammarCompiler
 ) -> Any:
     param = bound.structure.param if bound.structure is not None else "tools"
     try:
@@ -115,7 +115,10 @@ def _answer_matcher(
 
 
 def _section_matchers(
-    answers: AnswerFormat, tools: Sequence[Tool], calling: ToolCalling, grammars: GrammarCompiler
+    answers: ModelOutputFormat,
+    tools: Sequence[Tool],
+    calling: ToolCallingOptions,
+    grammars: GrammarCompiler,
 ) -> dict[str, Any]:
     try:
         return {
@@ -126,7 +129,7 @@ def _section_matchers(
         raise InvalidRequest(f"tools: {error}", param="tools") from None
 
 
-def _closing_ids(answers: AnswerFormat, grammars: GrammarCompiler, *, free: bool) -> list[int]:
+def _closing_ids(answers: ModelOutputFormat, grammars: GrammarCompiler, *, free: bool) -> list[int]:
     """Return the tokens that end reasoning; of a `free` (unconstrained) answer they also begin the
     content."""
     if answers.messages is not None:

@@ -12,17 +12,17 @@ from shared.ids import ModelId
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize, TypicalRequest
 from worker.engine.decode_groups import DecodeGroups
 from worker.engine.decoding import DecodeGroup, DecodingRow
-from worker.engine.fair_share import FairShare
+from worker.engine.fair_share import FairShareScheduler
 from worker.engine.memory_accounting import KVAccounting, PreemptionCandidate
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import PrefillJob, PrefillProgress, PrefillRow
+from worker.engine.prefill import PrefillBatch, PrefillProgress, PrefillRow
 from worker.engine.prefilling import Prefilling
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
-from worker.engine.slot_preemption import DecodingSlot, WaitingSequence, row_to_preempt
+from worker.engine.slot_preemption import SlotHolder, SlotWaiter, row_to_preempt
 from worker.engine.step_cost import StepCost
 from worker.engine.tokens import Token
-from worker.link.facts import BatchMeasured
+from worker.link.facts import BatchMeasurements
 
 
 class Batch:
@@ -62,7 +62,7 @@ class Batch:
         self._cost = adaptive.cost if adaptive else StepCost()
         self._typical_request = adaptive.typical_request if adaptive else TypicalRequest()
         self._decoding = DecodeGroups(model, accounting, max_size)
-        self.fair_share = FairShare()
+        self.fair_share = FairShareScheduler()
         self.virtual_time = 0.0
         self.preempted: list[int] = []
         self.first_tokens: list[Token] = []
@@ -137,13 +137,13 @@ class Batch:
         """The number of sequences that hold KV cache memory."""
         return len(self._decoding.all_rows) + len(self._prompts)
 
-    def measured(self, model: ModelId, now: float) -> BatchMeasured:
+    def measured(self, model: ModelId, now: float) -> BatchMeasurements:
         """Return the current state, for reports."""
         steps_s = sum(group.step_s for group in self.groups)
         adaptive, rows = self.adaptive, len(self._decoding.rows)
         next_s = adaptive.step_s(min(rows + 1, adaptive.limit)) if adaptive else 0.0
         line = self._cost.optimistic(max(1, rows))
-        return BatchMeasured(
+        return BatchMeasurements(
             model,
             rows=rows,
             waiting=len(self._prompts.pending) + len(self._prompts) + len(self._decoding.parked),
@@ -215,7 +215,7 @@ class Batch:
             ready, row = found
             if row is not None:
                 self._decoding.park(row)
-            if isinstance(ready, PrefillJob):
+            if isinstance(ready, PrefillBatch):
                 self._prompts.jobs.remove(ready)
                 ready.record_rest()  # not done yet if the last row to be prefilled was cancelled
                 ready = self._decoding_group(ready)
@@ -223,7 +223,7 @@ class Batch:
                 each.since = self._clock()
             self._decoding.join(ready, self._prompts.upcoming)
 
-    def _decoding_group(self, job: PrefillJob) -> DecodeGroup:
+    def _decoding_group(self, job: PrefillBatch) -> DecodeGroup:
         """Make a group of a complete job; samples its first tokens if their logits are known."""
         rows, logits = [self._row(each) for each in job.rows], job.logits
         inputs = mx.array(job.inputs, dtype=mx.uint32)
@@ -232,16 +232,16 @@ class Batch:
             self.first_tokens += group.sample_from(logits).read()
         return group
 
-    def _next_to_join(self) -> tuple[PrefillJob | DecodeGroup, DecodingRow | None] | None:
+    def _next_to_join(self) -> tuple[PrefillBatch | DecodeGroup, DecodingRow | None] | None:
         """Return the job or parked group that is due first of those that can have a slot, and the
         row that is preempted for it, if any. Only the first sequence of a job needs a free slot:
         when the job began, there were slots for all of them."""
-        ready: list[PrefillJob | DecodeGroup] = [*self._prompts.complete, *self._decoding.parked]
+        ready: list[PrefillBatch | DecodeGroup] = [*self._prompts.complete, *self._decoding.parked]
         if not ready:
             return None
         step_s = self._cost.line.seconds(max(1, len(self._decoding.rows)))
         parkable = self._decoding.parkable
-        slots = [DecodingSlot(row.priority, row.since, row.left * step_s) for row in parkable]
+        slots = [SlotHolder(row.priority, row.since, row.left * step_s) for row in parkable]
         for each in sorted(ready, key=_due_at):
             waiting = self._waiting(each, step_s)
             if self._slot_limit(waiting.priority == 0) > len(self._decoding.rows):
@@ -250,16 +250,16 @@ class Batch:
                 return each, parkable[index]
         return None
 
-    def _waiting(self, ready: PrefillJob | DecodeGroup, step_s: float) -> WaitingSequence:
+    def _waiting(self, ready: PrefillBatch | DecodeGroup, step_s: float) -> SlotWaiter:
         """Return the input of the preemption decision. The work of a new sequence is its prefill
         and a typical answer; the work of a parked row is all that it may still generate."""
         if isinstance(ready, DecodeGroup):
             (row,) = ready.rows
-            return WaitingSequence(row.pending.overdue_at, row.priority, row.left * step_s)
+            return SlotWaiter(row.pending.overdue_at, row.priority, row.left * step_s)
         pending = ready.pending
         order = pending[0].prepared.order
         left = pending[0].prepared.max_tokens - len(order.answer_ids)
-        return WaitingSequence(
+        return SlotWaiter(
             min(each.overdue_at for each in pending),
             min(each.prepared.order.priority for each in pending),
             sum(each.prefill_s for each in pending)
@@ -327,7 +327,7 @@ class Batch:
         self._decoding.drop_empty()
 
 
-def _due_at(ready: PrefillJob | DecodeGroup) -> float:
+def _due_at(ready: PrefillBatch | DecodeGroup) -> float:
     """A parked row keeps its due time, so that it gets the next free slot."""
     if isinstance(ready, DecodeGroup):
         return ready.rows[0].pending.due_at

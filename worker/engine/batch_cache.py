@@ -23,7 +23,7 @@ from worker.engine.caches import (
     map_leaves,
 )
 from worker.engine.opaque_cache import is_opaque
-from worker.engine.row_cache import GroupedRowKVCache, RowKVCache, Rows, SingleRowKVCache
+from worker.engine.row_cache import GroupedHeadKVCache, MultiRowKVCache, Rows, SingleRowKVCache
 
 
 class BatchCache:
@@ -39,8 +39,8 @@ class BatchCache:
         self.rows = rows
         self._layout = layout
         self._leaves = list(leaves(layers))
-        self._growing = [leaf for leaf in self._leaves if isinstance(leaf, RowKVCache)]
-        self._others = [leaf for leaf in self._leaves if not isinstance(leaf, RowKVCache)]
+        self._growing = [leaf for leaf in self._leaves if isinstance(leaf, MultiRowKVCache)]
+        self._others = [leaf for leaf in self._leaves if not isinstance(leaf, MultiRowKVCache)]
         self._reserved = blocks_for(rows.longest + 1)
 
     @classmethod
@@ -90,7 +90,9 @@ class BatchCache:
     @property
     def layer_bytes(self) -> int:
         """The bytes of the largest layer: a layer exists twice while it is copied."""
-        copied = [leaf for leaf in self._leaves if isinstance(leaf, RowKVCache) or is_opaque(leaf)]
+        copied = [
+            leaf for leaf in self._leaves if isinstance(leaf, MultiRowKVCache) or is_opaque(leaf)
+        ]
         return max(map(leaf_bytes, copied), default=0)
 
     def resize(self, slots: int, width: int) -> None:
@@ -118,7 +120,7 @@ class BatchCache:
         width = blocks_for(rows.longest + 1)
 
         def selected(leaf: Any) -> Any:
-            if isinstance(leaf, RowKVCache):
+            if isinstance(leaf, MultiRowKVCache):
                 return leaf.take(indices, rows, width)
             return self._layout.joined([leaf.extract(index) for index in indices])
 
@@ -149,10 +151,10 @@ class BatchCache:
         return order
 
 
-def _row_cache(layout: CacheLayout) -> type[RowKVCache]:
+def _row_cache(layout: CacheLayout) -> type[MultiRowKVCache]:
     if not layout.allows_batching:
         return SingleRowKVCache
-    return GroupedRowKVCache if layout.groups_heads else RowKVCache
+    return GroupedHeadKVCache if layout.groups_heads else MultiRowKVCache
 
 
 def _order_without(count: int, gone: set[int]) -> list[int]:

@@ -36,7 +36,7 @@ from worker.engine.gather import (
     piece,
 )
 from worker.engine.opaque_cache import attributes_of, is_opaque, set_attributes
-from worker.engine.row_cache import RowKVCache
+from worker.engine.row_cache import MultiRowKVCache
 from worker.kv_memory.block import Kind
 from worker.kv_memory.block_file import BlockContent, Tensor
 
@@ -68,7 +68,7 @@ class Arrays:
 
 
 @dataclass(frozen=True, slots=True)
-class RowStart:
+class RowPrefix:
     """The cached beginning of a row: the blocks of its first tokens, and the state after them."""
 
     blocks: Sequence[Arrays] = ()
@@ -120,7 +120,7 @@ class BlockCodec:
 
     # Into caches.
 
-    def restored(self, starts: Sequence[RowStart], done: int, tokens: int) -> Cache:
+    def restored(self, starts: Sequence[RowPrefix], done: int, tokens: int) -> Cache:
         """Build the cache of rows that have their first `done` tokens, with capacity for `tokens`
         each."""
         states = iter(self._states(starts))
@@ -135,7 +135,7 @@ class BlockCodec:
 
         return [map_leaves(new_leaf, layer) for layer in empty_cache(self._layout.network)]
 
-    def _gathers(self, starts: Sequence[RowStart], width: int) -> Iterator[GatherPlan]:
+    def _gathers(self, starts: Sequence[RowPrefix], width: int) -> Iterator[GatherPlan]:
         shapes = [shape for pair in self._layout.shapes for shape in pair]
         for number, (heads, dim, dtype) in enumerate(shapes):
             rows = [
@@ -151,7 +151,7 @@ class BlockCodec:
         restored = mx.dequantize(packed, scales, biases, group_size=group, bits=_BITS)
         return as_piece(restored.astype(dtype))
 
-    def _states(self, starts: Sequence[RowStart]) -> list[list[Any]]:
+    def _states(self, starts: Sequence[RowPrefix]) -> list[list[Any]]:
         """Return the caches of all rows for each layer with a state."""
         rows = [self._state(start.state) for start in starts]
         return [list(layer) for layer in zip(*rows, strict=True)]
@@ -193,7 +193,7 @@ class BlockCodec:
 
 
 def _grows(leaf: Any) -> bool:
-    return type(leaf) is KVCache or isinstance(leaf, RowKVCache)
+    return type(leaf) is KVCache or isinstance(leaf, MultiRowKVCache)
 
 
 def _group_size(dim: int) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, make_prompt_cache
 
-from worker.engine.chunk_cache import ChunkCache
+from worker.engine.chunk_cache import ChunkedAttentionCache
 from worker.engine.opaque_cache import arrays_of, is_copyable, is_opaque
 from worker.engine.row_cache import BLOCK_TOKENS
 
@@ -68,7 +68,7 @@ def empty_cache(network: Any) -> Cache:
     """Return the empty cache of one row, for prefill."""
 
     def with_chunk_cache(leaf: Any) -> Any:
-        return ChunkCache(leaf.chunk_size) if isinstance(leaf, ChunkedKVCache) else leaf
+        return ChunkedAttentionCache(leaf.chunk_size) if isinstance(leaf, ChunkedKVCache) else leaf
 
     return [map_leaves(with_chunk_cache, layer) for layer in make_prompt_cache(network)]
 
@@ -116,11 +116,11 @@ class CacheLayout:
         self._chunks = [
             (row, leaf.chunk_size)
             for leaf, (_, row) in zip(kinds, sizes, strict=True)
-            if isinstance(leaf, ChunkCache)
+            if isinstance(leaf, ChunkedAttentionCache)
         ]
         self.shapes = [_shapes(leaf) for leaf in kinds if type(leaf) is KVCache]
         self.allows_padding = len(self.shapes) == len(sizes)
-        have_one_row = opaque or any(isinstance(leaf, ChunkCache) for leaf in kinds)
+        have_one_row = opaque or any(isinstance(leaf, ChunkedAttentionCache) for leaf in kinds)
         self.allows_batching = batches_rows and not have_one_row
         self.allows_caching = all(map(is_copyable, opaque))
         self.groups_heads = _groups_heads(network)

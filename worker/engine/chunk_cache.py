@@ -17,7 +17,7 @@ from worker.engine.row_cache import BLOCK_TOKENS
 State = tuple[mx.array | None, mx.array | None, int, int]
 
 
-class ChunkCache:
+class ChunkedAttentionCache:
     """Keys and values of the tokens of the incomplete chunk.
 
     Attributes:
@@ -72,18 +72,18 @@ class ChunkCache:
         return self.keys[:, :, :held], self.values[:, :, :held], self.offset, self.chunk_size
 
     @classmethod
-    def from_state(cls, state: State) -> "ChunkCache":
+    def from_state(cls, state: State) -> "ChunkedAttentionCache":
         keys, values, offset, chunk_size = state
         cache = cls(chunk_size)
         cache.keys, cache.values, cache.offset = keys, values, offset
         return cache
 
-    def merge(self, caches: Sequence["ChunkCache"]) -> "ChunkCache":
+    def merge(self, caches: Sequence["ChunkedAttentionCache"]) -> "ChunkedAttentionCache":
         """Return the only cache; rows cannot be batched."""
         (only,) = caches
         return only
 
-    def extract(self, row: int) -> "ChunkCache":
+    def extract(self, row: int) -> "ChunkedAttentionCache":
         """Return a copy of the only row."""
         return self.from_state(self.state)
 

@@ -13,7 +13,7 @@ from worker.engine.caches import blocks_for
 from worker.engine.prefill import PendingPrefill
 from worker.engine.prefix_cache import PrefixRecorder
 from worker.engine.row_cache import BLOCK_TOKENS
-from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
+from worker.engine.sampling import BatchSampler, Logprobs, SamplingRow
 from worker.engine.token_mask import mask_of
 from worker.engine.tokens import Token, TokenLogprobs
 
@@ -45,7 +45,7 @@ class DecodingRow:
     end: list[int] = field(default_factory=list, init=False)
     answer_ids: list[int] = field(init=False)
     left: int = field(init=False)
-    sampled: SampledRow = field(init=False)
+    sampled: SamplingRow = field(init=False)
     fresh: bool = field(default=True, init=False)
     finished: bool = field(default=False, init=False)
     since: float = field(default=0.0, init=False)
@@ -54,7 +54,7 @@ class DecodingRow:
         prepared = self.pending.prepared
         self.answer_ids = prepared.order.answer_ids
         self.left = prepared.max_tokens - len(self.answer_ids)
-        self.sampled = SampledRow(
+        self.sampled = SamplingRow(
             prepared.order.sampling, prepared.prompt_ids, list(self.answer_ids)
         )
 

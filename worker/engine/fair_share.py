@@ -27,7 +27,7 @@ class Schedulable(Protocol):
 G = TypeVar("G", bound=Schedulable)
 
 
-class FairShare:
+class FairShareScheduler:
     """Schedules groups by their virtual time.
 
     Args:

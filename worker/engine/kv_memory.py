@@ -9,17 +9,17 @@ from shared.settings.worker import WorkerSettings
 from worker.engine.cache_blocks import Arrays, BlockCodec
 from worker.kv_memory.block import Block, BlockKey, Kind
 from worker.kv_memory.block_tree import BlockTree
-from worker.kv_memory.cached_sequences import TrackedSequences, exclusive_blocks
+from worker.kv_memory.cached_sequences import CachedSequences, exclusive_blocks
 from worker.kv_memory.file_threads import Result
 from worker.kv_memory.file_tier import FileTier
 from worker.kv_memory.memory_tier import MemoryTier
-from worker.link.facts import KVMemoryMeasured, SequenceCached, SequenceMeasured
+from worker.link.facts import PrefixCacheMeasurements, SequenceCached, SequenceMeasured
 
 _CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixCacheLimits:
+class PrefixCacheConfig:
     """
     Attributes:
         block_tokens: tokens per block.
@@ -39,7 +39,7 @@ class PrefixCacheLimits:
     enabled: bool = True
 
 
-KV_MEMORY_DISABLED = PrefixCacheLimits(enabled=False)
+KV_MEMORY_DISABLED = PrefixCacheConfig(enabled=False)
 _DEFAULT_SHARE = 4
 _MB = 1_000_000
 _MEASURED_AT_ONCE = 64
@@ -47,7 +47,7 @@ _MEASURED_AT_ONCE = 64
 
 def kv_memory_settings(
     worker: WorkerSettings, path: Path | None, memory_limit: int, *, engines: int
-) -> PrefixCacheLimits:
+) -> PrefixCacheConfig:
     """Return the settings for one engine of a worker.
 
     Args:
@@ -60,7 +60,7 @@ def kv_memory_settings(
     ceiling = memory_limit if hard is None else min(memory_limit, hard * _MB)
     memory = ceiling // _DEFAULT_SHARE if settings.memory_mb is None else settings.memory_mb * _MB
     daily = settings.disk_writes_mb_per_day
-    return PrefixCacheLimits(
+    return PrefixCacheConfig(
         enabled=settings.enabled,
         block_tokens=settings.block_tokens,
         memory_bytes=memory // engines,
@@ -72,7 +72,7 @@ def kv_memory_settings(
 
 
 @dataclass(slots=True)
-class KVMemoryStatistics:
+class PrefixCacheStatistics:
     """Totals since the start.
 
     Attributes:
@@ -101,25 +101,25 @@ class KVMemory:
             passes them to `handle_result`.
     """
 
-    settings: PrefixCacheLimits
+    settings: PrefixCacheConfig
     put: Callable[[Result], None]
     tree: BlockTree = field(init=False)
     memory: MemoryTier = field(init=False)
     files: FileTier | None = field(init=False, default=None)
-    statistics: KVMemoryStatistics = field(init=False, default_factory=KVMemoryStatistics)
+    statistics: PrefixCacheStatistics = field(init=False, default_factory=PrefixCacheStatistics)
     _to_write: "OrderedDict[tuple[BlockKey, Kind], tuple[Block, BlockCodec]]" = field(
         init=False, default_factory=OrderedDict
     )
     _codecs: "dict[tuple[BlockKey, Kind], BlockCodec]" = field(init=False, default_factory=dict)
     _limit_bytes: int = field(init=False)
-    sequences: TrackedSequences = field(init=False)
+    sequences: CachedSequences = field(init=False)
     _cached: list[SequenceCached] = field(init=False, default_factory=list)
     _to_drop: list[Block] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.tree = BlockTree(settings.block_tokens)
-        self.sequences = TrackedSequences(self.tree)
+        self.sequences = CachedSequences(self.tree)
         self.memory = MemoryTier(self._evicted)
         self._limit_bytes = settings.memory_bytes
         if settings.enabled and settings.path is not None and settings.disk_bytes > 0:
@@ -264,10 +264,10 @@ class KVMemory:
         self.tree.prune(block)
         self.memory.shrink(self._limit_bytes)
 
-    def measured(self) -> KVMemoryMeasured:
+    def measured(self) -> PrefixCacheMeasurements:
         """Return the current state, for reports."""
         statistics, memory, files = self.statistics, self.memory, self.files
-        measured = KVMemoryMeasured(
+        measured = PrefixCacheMeasurements(
             blocks=len(self.tree),
             hits=statistics.hits,
             misses=statistics.misses,

@@ -14,42 +14,42 @@ from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.blas import use_threads
 from worker.engine.device import on_gpu, release_memory
-from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory, PrefixCacheLimits
+from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory, PrefixCacheConfig
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefetchedPrompts
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.preparation import (
     PreparationCancelled,
+    PreparationThread,
     Prepared,
-    PromptPrefetched,
-    PromptPreparation,
+    PreparedPrefetch,
     rejection,
 )
 from worker.engine.prompt import PreparedSequence
-from worker.engine.served_models import ServedModels
+from worker.engine.served_models import EngineModels
 from worker.engine.step_scheduler import StepScheduler
 from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
-from worker.link.activity import ActivityRecord
+from worker.link.activity import EngineActivityRecord
 from worker.link.facts import (
     EngineMeasured,
     Fact,
     Output,
+    PrefillStarted,
     SequenceRejected,
     SequencesMeasured,
-    SequenceStarted,
     StepCompleted,
 )
 from worker.link.orders import (
     Cancel,
-    CancelPrefetch,
-    DropSequence,
-    LimitMemory,
+    CancelPrefixPrefetch,
+    EvictCachedSequence,
+    LimitKVCaches,
     LoadModel,
     Order,
     Prefetch,
-    SetThreadCount,
+    SetBlasThreads,
     Stop,
     Submit,
     TrackSequence,
@@ -88,8 +88,8 @@ class Engine:
         adaptive: AdaptiveBatchingSettings | None = None,
         min_batch_size: int = 1,
         evaluates_ahead: bool | None = None,
-        kv_memory: PrefixCacheLimits = KV_MEMORY_DISABLED,
-        activity: ActivityRecord | None = None,
+        kv_memory: PrefixCacheConfig = KV_MEMORY_DISABLED,
+        activity: EngineActivityRecord | None = None,
     ) -> None:
         """
         Args:
@@ -103,7 +103,7 @@ class Engine:
             kv_memory: settings of the KV memory.
             activity: the record of the current work, shared with the agent for crash attribution.
         """
-        self._activity = activity or ActivityRecord.private()
+        self._activity = activity or EngineActivityRecord.private()
         self._send = send
         self._wait_for_capacity = wait_for_capacity
         self._max_batch_size = max_batch_size
@@ -112,7 +112,7 @@ class Engine:
         self._max_chunk_tokens = max_chunk_tokens
         self._inbox: queue.SimpleQueue[Order | Prepared | Result] = queue.SimpleQueue()
         self._kv_memory = KVMemory(kv_memory, self._inbox.put)
-        self._models = ServedModels(
+        self._models = EngineModels(
             self._new_batch,
             self._kv_memory,
             self._activity,
@@ -120,7 +120,7 @@ class Engine:
             engines=engines,
         )
         self._prefetched = PrefetchedPrompts(self._kv_memory, self._prefix_cache_of)
-        self._preparation = PromptPreparation(
+        self._preparation = PreparationThread(
             self._models.find, self._prefetched.find, self._inbox.put, self._activity
         )
         self._step_scheduler = StepScheduler(
@@ -158,7 +158,7 @@ class Engine:
 
     def enqueue(self, order: Order) -> None:
         """Enqueue an order; prompts are tokenised on a thread of their own first."""
-        if isinstance(order, Submit | Prefetch | CancelPrefetch):
+        if isinstance(order, Submit | Prefetch | CancelPrefixPrefetch):
             self._preparation.enqueue(order)
         else:
             self._inbox.put(order)
@@ -212,9 +212,9 @@ class Engine:
                     self._preparation.finish(item.order.sequence)
                     self._prefetched.forget(item.order.sequence)
                     self._send(StepCompleted([_cancelled(item.order)]))
-                case PromptPrefetched():
+                case PreparedPrefetch():
                     self._prefetched.add(item.prepared)
-                case CancelPrefetch():
+                case CancelPrefixPrefetch():
                     self._prefetched.forget(item.sequence)
                 case Cancel():
                     self._cancel(item.sequence)
@@ -224,11 +224,11 @@ class Engine:
                     self._unload(item.model)
                 case TrackSequence():
                     self._kv_memory.sequences.track(block_key_of(item.end), pinned=item.pinned)
-                case DropSequence():
+                case EvictCachedSequence():
                     self._kv_memory.drop_sequence(block_key_of(item.end))
-                case LimitMemory():
+                case LimitKVCaches():
                     self._limit_memory(item)
-                case SetThreadCount():
+                case SetBlasThreads():
                     use_threads(item.threads)
                 case Stop():
                     return False
@@ -271,7 +271,7 @@ class Engine:
             self._send(rejection(order, "model_unavailable", f"{order.model} was unloaded"))
             return
         if not cancelled:
-            self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids)))
+            self._send(PrefillStarted(order.sequence, len(prepared.prompt_ids)))
         sequence, replayed = prepared.sequence, prepared.replayed
         if sequence is None:  # the order only counts the tokens of its prompt
             counted = Output(order.sequence, 0, [], "", "stop")
@@ -309,7 +309,7 @@ class Engine:
         self._prefetched.forget_all(model)
         self._models.unload(model)
 
-    def _limit_memory(self, order: LimitMemory) -> None:
+    def _limit_memory(self, order: LimitKVCaches) -> None:
         self._step_scheduler.read_ahead()
         self._models.limit_kv(order.kv_bytes)
         self._step_scheduler.report_preempted()

@@ -18,7 +18,7 @@ class PreemptionCandidate:
     sequence: int
 
 
-class MemoryHolder(Protocol):
+class AccountedBatch(Protocol):
     """The batch of a model, as the accounting sees it.
 
     Attributes:
@@ -53,12 +53,12 @@ class KVAccounting:
         self.budget_bytes = budget_bytes
         self._lend = lend
         self.preemptions = 0
-        self._holders: list[MemoryHolder] = []
+        self._holders: list[AccountedBatch] = []
 
-    def open(self, holder: MemoryHolder) -> None:
+    def open(self, holder: AccountedBatch) -> None:
         self._holders.append(holder)
 
-    def close(self, holder: MemoryHolder) -> None:
+    def close(self, holder: AccountedBatch) -> None:
         self._holders.remove(holder)
 
     @property

@@ -20,7 +20,7 @@ _CALL: Turn = {
 
 
 @dataclass(frozen=True, slots=True)
-class MessageOrder:
+class MessageOrderRules:
     """What a chat template accepts.
 
     Attributes:
@@ -40,10 +40,10 @@ class MessageOrder:
     assistant_first: bool = True
 
 
-def find_order(render: Render) -> MessageOrder:
+def find_order(render: Render) -> MessageOrderRules:
     """Find out by trial renderings what a template accepts."""
     system = _is_whole(render, ["system", "user"])
-    return MessageOrder(
+    return MessageOrderRules(
         system=system,
         without_user=_is_whole(render, ["system"]) and _is_whole(render, ["assistant"]),
         later_system=_is_whole(render, ["user", "assistant", "system", "user"])
@@ -54,7 +54,7 @@ def find_order(render: Render) -> MessageOrder:
     )
 
 
-def ordered(turns: Sequence[Turn], order: MessageOrder) -> tuple[list[Turn], list[str]]:
+def ordered(turns: Sequence[Turn], order: MessageOrderRules) -> tuple[list[Turn], list[str]]:
     """Return the conversation in an order that the template accepts, and descriptions of changes.
 
     Leading system messages are merged. Later ones become user messages at the same position, or

@@ -18,7 +18,7 @@ from shared.errors import ModelError
 from shared.messages.model_status import ABILITIES
 from worker.answer.call_ids import WRITE_ID
 from worker.answer.control import AddedToken
-from worker.answer.format import MESSAGE_FORMATS, PLAIN_FORMAT, AnswerFormat, find_format
+from worker.answer.format import MESSAGE_FORMATS, PLAIN_FORMAT, ModelOutputFormat, find_format
 from worker.answer.formats.known import TOOL_FORMATS
 from worker.answer.text import Decode
 from worker.engine.adapter_layers import apply_adapter
@@ -29,9 +29,9 @@ from worker.engine.load_errors import Stage, loading_error
 from worker.engine.model_tokenizer import ModelTokenizer, load_tokenizer
 from worker.engine.named_templates import NamedTemplates, template_text
 from worker.engine.output_layer import OutputLayer
-from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.prefill_speed import PrefillCost
 from worker.engine.probe import find_verdict
-from worker.engine.verdict_store import VerdictStore
+from worker.engine.verdict_store import BatchingVerdictStore
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.orders import LoadModel
 from worker.models.adapters import find_unused_adapters, inspect_adapter
@@ -75,10 +75,10 @@ class LoadedModel:
     max_context_tokens: int
     memory_bytes: int
     layout: CacheLayout
-    prefill_speed: PrefillSpeed
+    prefill_speed: PrefillCost
     fingerprint: str = ""
     output: OutputLayer | None = None
-    format: AnswerFormat = PLAIN_FORMAT
+    format: ModelOutputFormat = PLAIN_FORMAT
     templates: NamedTemplates | None = None
     grammars: GrammarCompiler | None = None
     no_grammars: str = ""
@@ -205,7 +205,7 @@ def _assemble(
     speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
     adapter = Path(order.adapter) if order.adapter is not None else None
     model_fingerprint = fingerprint(Path(order.path), adapter)
-    store = VerdictStore(Path(order.verdicts_file) if order.verdicts_file else None)
+    store = BatchingVerdictStore(Path(order.verdicts_file) if order.verdicts_file else None)
     verdict = yield from find_verdict(
         network, layout, loaded.vocabulary_size, context_tokens, speed, store, model_fingerprint
     )
@@ -257,7 +257,7 @@ def _warnings(
     return found
 
 
-def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
+def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> ModelOutputFormat:
     added = {
         token.content: AddedToken(token_id, token.special)
         for token_id, token in tokenizer.added_tokens_decoder.items()
@@ -277,7 +277,7 @@ def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
 
 def _measure_prefill(
     network: Any, layout: CacheLayout, many: int
-) -> Generator[float, None, PrefillSpeed]:
+) -> Generator[float, None, PrefillCost]:
     """Measure passes of few and of many tokens; this also compiles kernels and maps pages before
     the first request."""
     few = min(_FEW_TOKENS, max(1, many // 2))
@@ -289,4 +289,4 @@ def _measure_prefill(
         evaluate(cache)
         took_s[tokens] = min(took_s[tokens], time.perf_counter() - started)
         yield 1.0
-    return PrefillSpeed.from_measurements(few, took_s[few], many, took_s[many])
+    return PrefillCost.from_measurements(few, took_s[few], many, took_s[many])

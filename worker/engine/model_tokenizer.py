@@ -15,7 +15,7 @@ from shared.errors import ModelError
 from worker.answer.text import Decode
 from worker.engine.load_errors import loading_error
 from worker.grammar.compiler import GrammarCompiler
-from worker.grammar.python_tokenizer import PythonTokenizer
+from worker.grammar.python_tokenizer import PythonTokenizerAdapter
 from worker.link.orders import LoadModel
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,11 @@ def _grammars(
     """Return the grammar compiler, or None and the reason: the model can still answer without."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     try:
-        source = backend.to_str() if backend is not None else PythonTokenizer(tokenizer._tokenizer)
+        source = (
+            backend.to_str()
+            if backend is not None
+            else PythonTokenizerAdapter(tokenizer._tokenizer)
+        )
         return GrammarCompiler(source, vocabulary, list(end_ids)), ""
     except Exception as error:  # a tokenizer written in Python may raise anything
         is_described = isinstance(error, ValueError)

@@ -10,14 +10,14 @@ from typing import Any
 
 import mlx.core as mx
 
-from worker.engine.row_cache import RowKVCache
+from worker.engine.row_cache import MultiRowKVCache
 
 _Plain = bool | int | float | str | None
 
 
 def is_opaque(leaf: Any) -> bool:
     """Whether a cache is of such a class."""
-    return not (hasattr(leaf, "merge") or isinstance(leaf, RowKVCache))
+    return not (hasattr(leaf, "merge") or isinstance(leaf, MultiRowKVCache))
 
 
 def arrays_of(leaf: Any) -> list[mx.array]:

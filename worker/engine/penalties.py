@@ -57,7 +57,7 @@ class Repetition:
             row.seen = self._seen[index]
 
 
-class PresenceAndFrequency:
+class PresenceAndFrequencyPenalty:
     """Penalises the tokens of the answer, once each and by count, as OpenAI's API defines it."""
 
     def __init__(self, rows: Sequence[PenaltyRow], vocabulary: int) -> None:

@@ -47,7 +47,7 @@ class PendingPrefill:
     again: bool = False
     prefill_s: float = 0.0
     restore: PrefixRestore | None = None
-    awaits: "tuple[PrefillJob, int, int] | None" = None
+    awaits: "tuple[PrefillBatch, int, int] | None" = None
     ids_to_prefill: TokenIds = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class PrefillRow:
         self.ids = self.pending.prepared.all_ids
 
 
-class PrefillJob:
+class PrefillBatch:
     """Sequences that are prefilled into one cache: all their tokens except the last, which is the
     first input of decoding. With an output layer the last tokens are prefilled, too, in the same
     pass as the tokens before them. Shorter sequences are padded at their ends.

@@ -11,7 +11,7 @@ _MAX_RATIO = 4.0
 _BAND_TOKENS = 256
 
 
-class PrefillSpeed:
+class PrefillCost:
     """Predicts the seconds of a pass from earlier passes.
 
     Attributes:
@@ -25,7 +25,7 @@ class PrefillSpeed:
         self._token_s = {0: token_s}  # by the band of the context, see `_band`
 
     @classmethod
-    def from_measurements(cls, few: int, few_s: float, many: int, many_s: float) -> "PrefillSpeed":
+    def from_measurements(cls, few: int, few_s: float, many: int, many_s: float) -> "PrefillCost":
         """Estimate from one pass of few and one of many tokens on an empty cache; both counts may
         be 1 for a tiny context."""
         min_token_s = (

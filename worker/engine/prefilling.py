@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import PendingPrefill, PrefillJob, PrefillRow
+from worker.engine.prefill import PendingPrefill, PrefillBatch, PrefillRow
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block_tree import PrefixMatch
@@ -59,7 +59,7 @@ class Prefilling:
         self._free_slots = free_slots
         self._clock = clock
         self.pending: list[PendingPrefill] = []
-        self.jobs: list[PrefillJob] = []
+        self.jobs: list[PrefillBatch] = []
         self.restored: list[tuple[int, int]] = []
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Prefilling:
         return sum(len(job.rows) for job in self.jobs)
 
     @property
-    def complete(self) -> list[PrefillJob]:
+    def complete(self) -> list[PrefillBatch]:
         """The jobs that wait for slots."""
         return [job for job in self.jobs if job.complete]
 
@@ -157,7 +157,7 @@ class Prefilling:
         on_pass: Callable[[list[int]], None] = lambda _: None,
         *,
         alone: bool,
-    ) -> PrefillJob:
+    ) -> PrefillBatch:
         """Prefill one chunk of the job that is due first.
 
         Args:
@@ -190,7 +190,7 @@ class Prefilling:
             job.record_blocks()
         return job
 
-    def _next(self) -> PrefillJob | PendingPrefill | None:
+    def _next(self) -> PrefillBatch | PendingPrefill | None:
         """Return what is due first: a job that has begun, or a prompt that may begin."""
         unfinished = (job for job in self.jobs if not job.complete)
         job = min(unfinished, key=lambda job: job.due_at, default=None)
@@ -223,7 +223,7 @@ class Prefilling:
 
     # Jobs.
 
-    def _open(self, first: PendingPrefill, seconds: float, alone: bool) -> PrefillJob:
+    def _open(self, first: PendingPrefill, seconds: float, alone: bool) -> PrefillBatch:
         """Begin a job with the first prompt, and others that can share its passes cheaply."""
         speed, layout = self._model.prefill_speed, self._model.layout
         padding = speed.floor_tokens if layout.allows_padding else 0
@@ -251,7 +251,7 @@ class Prefilling:
                 longest, done = longest_then, done_then
         return self._begin(chosen)
 
-    def _begin(self, chosen: dict[PendingPrefill, PrefixMatch]) -> PrefillJob:
+    def _begin(self, chosen: dict[PendingPrefill, PrefixMatch]) -> PrefillBatch:
         done = min(match.tokens for match in chosen.values())
         tokens = max(each.tokens for each in chosen)
         self._accounting.lend_rest(self._bytes(len(chosen), tokens))
@@ -269,7 +269,7 @@ class Prefilling:
                 done, [each.tokens for each in chosen if not each.again]
             )
         model = self._model
-        job = PrefillJob(model.network, model.layout, rows, cache, done, model.output)
+        job = PrefillBatch(model.network, model.layout, rows, cache, done, model.output)
         self.jobs.append(job)
         for each in chosen:
             self._forget(each)
@@ -295,7 +295,7 @@ class Prefilling:
             pending.restore = self._prefix_cache.restore(pending.ids_to_prefill)
             self._await(pending, self.jobs)
 
-    def _await(self, pending: PendingPrefill, jobs: Iterable[PrefillJob]) -> None:
+    def _await(self, pending: PendingPrefill, jobs: Iterable[PrefillBatch]) -> None:
         """Make a prompt wait for a job with which it shares a long prefix."""
         if self._prefix_cache is None:
             return

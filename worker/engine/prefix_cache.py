@@ -9,13 +9,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from worker.engine.cache_blocks import Arrays, BlockCodec, RowStart
+from worker.engine.cache_blocks import Arrays, BlockCodec, RowPrefix
 from worker.engine.caches import Cache, CacheLayout
 from worker.engine.kv_memory import KVMemory
 from worker.engine.snapshots import SnapshotLengths
 from worker.kv_memory.block import Block, Kind, TokenIds, block_key, root_key, token_array
 from worker.kv_memory.block_file import FORMAT
-from worker.kv_memory.block_tree import LayerLayout, PrefixMatch, common_length
+from worker.kv_memory.block_tree import LayerKinds, PrefixMatch, common_length
 
 _MAX_SNAPSHOT_BLOCKS = 8
 """A state is stored at least every 8 blocks, unless its size grows with the sequence."""
@@ -42,7 +42,7 @@ class PrefixCache:
         )  # fmt: skip
         self.root = memory.tree.root(root_key(" ".join(map(str, names))))
         self.codec = BlockCodec(layout, memory.settings.bits)
-        self.layout = LayerLayout(grows=bool(layout.shapes), has_state=not layout.allows_padding)
+        self.layout = LayerKinds(grows=bool(layout.shapes), has_state=not layout.allows_padding)
         self.enabled = settings.enabled and layout.allows_caching
         per_block = (layout.token_bytes - layout.opaque_token_bytes) * self.block_tokens
         limit = _MAX_SNAPSHOT_BLOCKS
@@ -118,12 +118,12 @@ class PrefixCache:
         statistics.restore_s += time.perf_counter() - began_at
         return cache
 
-    def _start(self, match: PrefixMatch) -> RowStart:
+    def _start(self, match: PrefixMatch) -> RowPrefix:
         blocks = [_arrays(block, "kv") for block in match.blocks] if self.layout.grows else []
         state = None
         if self.layout.has_state and match.blocks:
             state = _arrays(match.blocks[-1], "state")
-        return RowStart(blocks, state)
+        return RowPrefix(blocks, state)
 
     # Growing sequences.
 

@@ -10,9 +10,9 @@ from shared.errors import ClusterError
 from shared.ids import ModelId
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence, prepare
-from worker.link.activity import ActivityRecord, EngineActivity
+from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import SequenceRejected
-from worker.link.orders import CancelPrefetch, Prefetch, Submit
+from worker.link.orders import CancelPrefixPrefetch, Prefetch, Submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +23,22 @@ class PreparationCancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptPrefetched:
+class PreparedPrefetch:
     """A prepared prompt whose request has no slot yet."""
 
     prepared: PreparedSequence
 
 
 Prepared = (
-    PreparedSequence | SequenceRejected | PreparationCancelled | PromptPrefetched | CancelPrefetch
+    PreparedSequence
+    | SequenceRejected
+    | PreparationCancelled
+    | PreparedPrefetch
+    | CancelPrefixPrefetch
 )
 
 
-class PromptPreparation:
+class PreparationThread:
     """Prepares prompts for the engine thread. `enqueue` may be called by any thread; the other
     methods belong to the engine thread. All callbacks run on the preparation thread.
 
@@ -50,20 +54,22 @@ class PromptPreparation:
         find: Callable[[ModelId], LoadedModel | None],
         find_prefetched: Callable[[Submit], PreparedSequence | None],
         put: Callable[[Prepared], None],
-        activity: ActivityRecord,
+        activity: EngineActivityRecord,
     ) -> None:
         self._find = find
         self._find_prefetched = find_prefetched
         self._put = put
         self._activity = activity
-        self._orders: queue.SimpleQueue[Submit | Prefetch | CancelPrefetch] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Submit | Prefetch | CancelPrefixPrefetch] = (
+            queue.SimpleQueue()
+        )
         self._sequences: set[int] = set()
         self._cancelled: set[int] = set()  # always a part of _sequences
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="prepare", daemon=True).start()
 
-    def enqueue(self, order: Submit | Prefetch | CancelPrefetch) -> None:
+    def enqueue(self, order: Submit | Prefetch | CancelPrefixPrefetch) -> None:
         if isinstance(order, Submit):
             self._sequences.add(order.sequence)
         self._orders.put(order)
@@ -84,7 +90,7 @@ class PromptPreparation:
         while True:
             self._handle(self._orders.get())
 
-    def _handle(self, order: Submit | Prefetch | CancelPrefetch) -> None:
+    def _handle(self, order: Submit | Prefetch | CancelPrefixPrefetch) -> None:
         match order:
             case Submit():
                 # Reading the set without a lock may miss a cancellation; `finish` reports it then.
@@ -93,8 +99,8 @@ class PromptPreparation:
             case Prefetch():
                 prepared = self._prepare(order.order)
                 if isinstance(prepared, PreparedSequence):  # else its `Submit` reports the error
-                    self._put(PromptPrefetched(prepared))
-            case CancelPrefetch():
+                    self._put(PreparedPrefetch(prepared))
+            case CancelPrefixPrefetch():
                 self._put(order)
 
     def _prepare(self, order: Submit) -> PreparedSequence | SequenceRejected:

@@ -26,8 +26,8 @@ from worker.engine.caches import (
     evaluate,
     leaves,
 )
-from worker.engine.prefill_speed import PrefillSpeed
-from worker.engine.verdict_store import VerdictStore
+from worker.engine.prefill_speed import PrefillCost
+from worker.engine.verdict_store import BatchingVerdictStore
 
 T = TypeVar("T")
 Passes: TypeAlias = Generator[float, None, T]
@@ -66,8 +66,8 @@ def find_verdict(
     layout: CacheLayout,
     vocabulary_size: int,
     context_tokens: int,
-    speed: PrefillSpeed,
-    store: VerdictStore,
+    speed: PrefillCost,
+    store: BatchingVerdictStore,
     fingerprint: str,
 ) -> Passes[BatchingVerdict]:
     """Return the batching verdict of a network: from its caches, the verdicts that ship with the

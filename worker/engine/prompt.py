@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from shared.errors import InvalidRequest, RequestError
 from shared.messages.request import DEFAULT_MAX_TOKENS
 from worker.answer.answer import Answer
-from worker.answer.format import PlainAnswer
+from worker.answer.format import PlainParser
 from worker.answer.parser import AnswerParser
-from worker.answer.sent import DeliveredText
+from worker.answer.sent import DeliveredLengths
 from worker.engine.answer_constraints import compile_constraint, tools_of
 from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
@@ -91,12 +91,12 @@ def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int
         order, model, opened=opened, thinks=thinks, max_tokens=max_tokens
     )
     bind = constraint.enforce_call if constraint is not None and order.calling is not None else None
-    parser: AnswerParser = PlainAnswer()
+    parser: AnswerParser = PlainParser()
     control: Mapping[int, str] = {}
     if is_chat:
         parser = model.format.parser(tools_of(order.calling), opened=opened, bind=bind)
         control = model.format.control.by_id
-    sent = DeliveredText(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
+    sent = DeliveredLengths(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
     answer = Answer(
         model.replay_decode,
         prompt.token_ids,

@@ -56,7 +56,7 @@ class Rows:
         return self._flat_indices[key]
 
 
-class RowKVCache:
+class MultiRowKVCache:
     """Keys and values of one layer.
 
     Attributes:
@@ -70,7 +70,7 @@ class RowKVCache:
         self.values = values
 
     @classmethod
-    def of(cls, cache: KVCache, rows: Rows) -> "RowKVCache":
+    def of(cls, cache: KVCache, rows: Rows) -> "MultiRowKVCache":
         """Take over the arrays of a prefilled cache, without a copy."""
         return cls(rows, cache.keys, cache.values)
 
@@ -145,14 +145,14 @@ class RowKVCache:
             if copy.size:  # MLX divides by the size of the written array
                 array[chosen, :, :width] = copy
 
-    def write(self, other: "RowKVCache", first: int, length: int) -> None:
+    def write(self, other: "MultiRowKVCache", first: int, length: int) -> None:
         """Copy all rows of another cache into the slots from `first` on."""
         end = first + len(other._rows)
         count = len(other._rows)
         self.keys[first:end, :, :length] = other.keys[:count, :, :length]
         self.values[first:end, :, :length] = other.values[:count, :, :length]
 
-    def take(self, slots: Sequence[int], rows: Rows, width: int) -> "RowKVCache":
+    def take(self, slots: Sequence[int], rows: Rows, width: int) -> "MultiRowKVCache":
         """Return a cache with copies of some slots."""
         chosen = mx.array(list(slots))
         return type(self)(
@@ -162,7 +162,7 @@ class RowKVCache:
         )
 
 
-class SingleRowKVCache(RowKVCache):
+class SingleRowKVCache(MultiRowKVCache):
     """A cache of one row, for models that expect `offset` as a number."""
 
     @property
@@ -171,7 +171,7 @@ class SingleRowKVCache(RowKVCache):
         return length
 
 
-class GroupedRowKVCache(RowKVCache):
+class GroupedHeadKVCache(MultiRowKVCache):
     """For models that mask scores [B, KV heads, heads of a group, 1, width]."""
 
     def make_mask(

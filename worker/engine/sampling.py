@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from worker.engine.penalties import Bias, PresenceAndFrequency, Repetition, put, take
+from worker.engine.penalties import Bias, PresenceAndFrequencyPenalty, Repetition, put, take
 from worker.engine.token_mask import TokenMask
 from worker.engine.token_sampling import (
     CANDIDATES,
@@ -53,7 +53,7 @@ class Logprobs:
 
 
 @dataclass(slots=True)
-class SampledRow:
+class SamplingRow:
     """One sequence of the batch as the sampler sees it; see `penalties.PenaltyRow`.
 
     `position` is the index of the next sampled token in the answer.
@@ -80,15 +80,15 @@ class BatchSampler:
     """Samples a token for each row. Belongs to the engine thread."""
 
     def __init__(self) -> None:
-        self._rows: list[SampledRow] = []
+        self._rows: list[SamplingRow] = []
         self._plan: _Plan | None = None
 
-    def extend(self, rows: Sequence[SampledRow]) -> None:
+    def extend(self, rows: Sequence[SamplingRow]) -> None:
         """Append rows to the batch."""
         self._dissolve_plan()
         self._rows.extend(rows)
 
-    def release(self) -> list[SampledRow]:
+    def release(self) -> list[SamplingRow]:
         """Remove and return all rows, with their penalty state."""
         self._dissolve_plan()
         rows, self._rows = self._rows, []
@@ -131,10 +131,10 @@ class BatchSampler:
 class _Plan:
     """The sampling parameters of one set of rows, as arrays; rebuilt when rows join or leave."""
 
-    def __init__(self, rows: Sequence[SampledRow], vocabulary: int) -> None:
+    def __init__(self, rows: Sequence[SamplingRow], vocabulary: int) -> None:
         self._rows = rows
         self._repetition = Repetition(rows, vocabulary)
-        self._presence_and_frequency = PresenceAndFrequency(rows, vocabulary)
+        self._presence_and_frequency = PresenceAndFrequencyPenalty(rows, vocabulary)
         self._bias = Bias(rows)
         by_method: dict[str, list[int]] = {"greedy": [], "plain": [], "filtered": [], "wide": []}
         for index, row in enumerate(rows):
@@ -189,7 +189,7 @@ class _Plan:
         return Logprobs(self._with_logprobs, sampled, top_ids, top)
 
 
-def _method(row: SampledRow, vocabulary: int) -> str:
+def _method(row: SamplingRow, vocabulary: int) -> str:
     top_k = limiting_top_k(row.sampling, vocabulary)
     if row.greedy:
         return "greedy"
@@ -198,5 +198,5 @@ def _method(row: SampledRow, vocabulary: int) -> str:
     return "wide" if top_k > CANDIDATES else "filtered"
 
 
-def _group(indices: list[int], rows: Sequence[SampledRow], vocabulary: int) -> SamplingGroup:
+def _group(indices: list[int], rows: Sequence[SamplingRow], vocabulary: int) -> SamplingGroup:
     return SamplingGroup(indices, [rows[index].sampling for index in indices], vocabulary)

@@ -15,7 +15,7 @@ from worker.engine.load_errors import exit_description
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel, Loading
 from worker.engine.row_cache import BLOCK_TOKENS
-from worker.link.activity import ActivityRecord, EngineActivity
+from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import Fact, ModelFailed, ModelLoaded, ModelLoading
 from worker.link.orders import LoadModel
 
@@ -24,7 +24,7 @@ _LOADING_TIMEOUT_S = 300.0
 """Loading without progress fails after this time, for example if the tokenizer hangs."""
 
 
-class ServedModels:
+class EngineModels:
     """Belongs to the engine thread, except for `find`.
 
     Args:
@@ -43,7 +43,7 @@ class ServedModels:
         self,
         new_batch: Callable[[LoadedModel, KVAccounting], Batch],
         kv_memory: KVMemory,
-        activity: ActivityRecord,
+        activity: EngineActivityRecord,
         *,
         kv_budget_bytes: int | None,
         engines: int,

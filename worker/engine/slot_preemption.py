@@ -16,7 +16,7 @@ _MIN_TENURE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingSequence:
+class SlotWaiter:
     """A sequence that is ready to decode and has no slot.
 
     Attributes:
@@ -31,7 +31,7 @@ class WaitingSequence:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodingSlot:
+class SlotHolder:
     """A row that decodes `since` a time on the same clock, for at most `left_s` seconds more."""
 
     priority: int
@@ -39,9 +39,7 @@ class DecodingSlot:
     left_s: float
 
 
-def row_to_preempt(
-    waiting: WaitingSequence, decoding: Sequence[DecodingSlot], now: float
-) -> int | None:
+def row_to_preempt(waiting: SlotWaiter, decoding: Sequence[SlotHolder], now: float) -> int | None:
     """Return the index of the row that loses its slot; None if no row has to yet."""
     if waiting.overdue_at > now:
         return None

@@ -26,7 +26,7 @@ _SHORTEST_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class LinearFit:
+class StepCostLine:
     """Seconds of a step, `fixed_s + each_s * rows`."""
 
     fixed_s: float
@@ -55,22 +55,22 @@ class StepCost:
         return self._fixed_var > 0
 
     @property
-    def line(self) -> LinearFit:
+    def line(self) -> StepCostLine:
         """The most likely line."""
-        return LinearFit(self._fixed_s, self._each_s)
+        return StepCostLine(self._fixed_s, self._each_s)
 
-    def optimistic(self, rows: int) -> LinearFit:
+    def optimistic(self, rows: int) -> StepCostLine:
         """Return the line with the most likely cost of a step of `rows` rows, in which each row
         costs one standard deviation less than is most likely."""
         return self._rotated(rows, -1)
 
-    def pessimistic(self, rows: int) -> LinearFit:
+    def pessimistic(self, rows: int) -> StepCostLine:
         """Return the same line with each row one standard deviation more expensive."""
         return self._rotated(rows, 1)
 
-    def _rotated(self, rows: int, deviations: float) -> LinearFit:
+    def _rotated(self, rows: int, deviations: float) -> StepCostLine:
         difference_s = deviations * math.sqrt(max(0.0, self._each_var))
-        return LinearFit(self._fixed_s - difference_s * rows, self._each_s + difference_s)
+        return StepCostLine(self._fixed_s - difference_s * rows, self._each_s + difference_s)
 
     def record_step(self, rows: int, seconds: float) -> None:
         """Update the line with a measured step."""

@@ -9,12 +9,12 @@ import mlx.core as mx
 from shared.ids import ModelId
 from worker.engine.batch import Batch
 from worker.engine.decoding import DecodeGroup, SampledTokens
-from worker.engine.fair_share import FairShare
+from worker.engine.fair_share import FairShareScheduler
 from worker.engine.prefill import PrefillProgress
 from worker.engine.prompt import PreparedSequence
 from worker.engine.sequence import Sequence
 from worker.engine.tokens import Token
-from worker.link.activity import ActivityRecord, EngineActivity
+from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import (
     Fact,
     PrefillAdvanced,
@@ -60,7 +60,7 @@ class StepScheduler:
         self,
         batches: Mapping[ModelId, Batch],
         send: Callable[[Fact], None],
-        activity: ActivityRecord,
+        activity: EngineActivityRecord,
         *,
         max_decode_stall_s: float,
         evaluates_ahead: bool,
@@ -70,7 +70,7 @@ class StepScheduler:
         self._activity = activity
         self._max_decode_stall_s = max_decode_stall_s
         self._evaluates_ahead = evaluates_ahead
-        self._fair_share = FairShare(longest_debt_s=max_decode_stall_s)
+        self._fair_share = FairShareScheduler(longest_debt_s=max_decode_stall_s)
         self._sequences: dict[int, Sequence] = {}
         self._ahead: _Step | None = None
         self._prefill_next = False

@@ -19,7 +19,7 @@ _MAX_VERDICTS = 256
 """The oldest verdicts are dropped from the file."""
 
 
-class VerdictStore:
+class BatchingVerdictStore:
     """Verdicts by the `fingerprint` of models.
 
     Args:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from worker.link.activity import ActivitySnapshot, EngineActivity
+from worker.link.activity import EngineActivities, EngineActivity
 from worker.link.frames import EXIT_AGENT_GONE
 
 Cause = Literal["crash", "hang", "kill", "fault"]
@@ -25,7 +25,7 @@ _UNCAUGHT = ("what():", "libc++abi:")
 
 
 @dataclass(frozen=True, slots=True)
-class EngineExit:
+class UnexpectedEngineExit:
     """An exit of an engine that its agent did not request.
 
     Attributes:
@@ -44,8 +44,8 @@ class EngineExit:
 
     @classmethod
     def by_itself(
-        cls, status: int, activity: ActivitySnapshot, lines: Sequence[str]
-    ) -> "EngineExit":
+        cls, status: int, activity: EngineActivities, lines: Sequence[str]
+    ) -> "UnexpectedEngineExit":
         """The process exited with this status (negative: a signal); `lines` are the last lines of
         its standard error."""
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
@@ -58,7 +58,9 @@ class EngineExit:
         return cls("crash", reason, _at_fault(status, activity, lines))
 
     @classmethod
-    def by_agent(cls, reason: str, activity: ActivitySnapshot, *, stopped: bool) -> "EngineExit":
+    def by_agent(
+        cls, reason: str, activity: EngineActivities, *, stopped: bool
+    ) -> "UnexpectedEngineExit":
         """The agent killed the engine because it was silent: a hang, unless something outside had
         `stopped` its process."""
         if stopped:
@@ -67,7 +69,7 @@ class EngineExit:
 
 
 def _at_fault(
-    status: int, activity: ActivitySnapshot, lines: Sequence[str]
+    status: int, activity: EngineActivities, lines: Sequence[str]
 ) -> EngineActivity | None:
     """Return the work that crashed an engine.
 

@@ -16,9 +16,9 @@ import psutil
 from shared.errors import DecodeError
 from shared.python_module import python_module
 from shared.settings.worker import EnginesSettings
-from worker.engine_process.exit import EngineExit
+from worker.engine_process.exit import UnexpectedEngineExit
 from worker.host.machine import environment_with_threads
-from worker.link.activity import ActivityRecord, new_activity_file
+from worker.link.activity import EngineActivityRecord, new_activity_file
 from worker.link.facts import EngineAlive, EngineMeasured, EngineStarted, Fact
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
 from worker.link.orders import Order, Stop
@@ -57,7 +57,7 @@ class EngineProcess:
         retry_after_failure_s: float,
         on_fact: Callable[["EngineProcess", Fact], Awaitable[None]],
         on_lost: Callable[["EngineProcess", str], Awaitable[None]],
-        explain: Callable[["EngineProcess", EngineExit], bool] = lambda _, __: False,
+        explain: Callable[["EngineProcess", UnexpectedEngineExit], bool] = lambda _, __: False,
     ) -> None:
         self.index = index
         self.threads = threads
@@ -138,11 +138,11 @@ class EngineProcess:
             self._exits.popleft()
         return len(self._exits) <= self._settings.max_restarts
 
-    async def _run_once(self) -> EngineExit:
+    async def _run_once(self) -> UnexpectedEngineExit:
         """Start the process and serve it until it exits; returns how it exited."""
         agent_end, engine_end = socket.socketpair()
         activity_file = new_activity_file()
-        activity = ActivityRecord.open(activity_file)
+        activity = EngineActivityRecord.open(activity_file)
         try:
             self._process = await self._start(engine_end.fileno(), activity_file)
         finally:
@@ -166,12 +166,12 @@ class EngineProcess:
                     self.kill()
                 status = await self._process.wait()
             if self._hang_reason:
-                return EngineExit.by_agent(
+                return UnexpectedEngineExit.by_agent(
                     self._hang_reason, activity.read(), stopped=self._was_stopped
                 )
             if problem:
-                return EngineExit("fault", problem)
-            return EngineExit.by_itself(status, activity.read(), list(self._last_lines))
+                return UnexpectedEngineExit("fault", problem)
+            return UnexpectedEngineExit.by_itself(status, activity.read(), list(self._last_lines))
 
     async def _start(self, channel: int, activity: int) -> asyncio.subprocess.Process:
         """Start a process that inherits the descriptors of the link and the activity record."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from shared.settings.worker import EnginesSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.machine import available_cores
-from worker.link.orders import SetThreadCount
+from worker.link.orders import SetBlasThreads
 
 
 def shared_cores(settings: EnginesSettings) -> int | None:
@@ -25,7 +25,7 @@ def shares(busy: Sequence[int], cores: int) -> dict[int, int]:
     return {engine: max(1, each + (rank < more)) for rank, engine in enumerate(busy)}
 
 
-class EngineThreads:
+class CoreAllocator:
     """Sends each engine its number of threads; an idle one gets it when it has work again.
 
     Args:
@@ -46,4 +46,4 @@ class EngineThreads:
             engine = self._engines[index]
             if engine.threads != threads:
                 engine.threads = threads
-                engine.send(SetThreadCount(threads))
+                engine.send(SetBlasThreads(threads))

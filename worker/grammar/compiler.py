@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from shared.errors import InvalidRequest
 from worker.grammar.bounds import find_excess
 from worker.grammar.matcher import Matcher, MatcherPool
-from worker.grammar.python_tokenizer import PythonTokenizer
+from worker.grammar.python_tokenizer import PythonTokenizerAdapter
 from worker.grammar.references import pointer
 from worker.grammar.schemas import cleaned, rebased, steps, subschemas, with_options
 from worker.grammar.vocabulary import without_special_text
@@ -78,7 +78,7 @@ class GrammarCompiler:
     """
 
     def __init__(
-        self, tokenizer: str | PythonTokenizer, vocabulary_size: int, end_ids: Iterable[int]
+        self, tokenizer: str | PythonTokenizerAdapter, vocabulary_size: int, end_ids: Iterable[int]
     ) -> None:
         if isinstance(tokenizer, str):
             described, highest = without_special_text(json.loads(tokenizer))

@@ -12,7 +12,7 @@ _CHECKED_TOKENS = 256
 """Number of tokens that are decoded to verify their bytes."""
 
 
-class PythonTokenizer:
+class PythonTokenizerAdapter:
     """The interface of llguidance's `TokenizerWrapper`. Text never becomes a special token, as in
     `vocabulary.without_special_text`.
 

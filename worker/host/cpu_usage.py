@@ -7,7 +7,7 @@ import psutil
 _MIN_INTERVAL_S = 0.5
 
 
-class CpuUsage:
+class CpuMeter:
     """Measures between calls; meant to be called about once a second."""
 
     def __init__(self) -> None:

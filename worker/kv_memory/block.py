@@ -24,7 +24,7 @@ else:
     TokenIds = array
 
 
-class BlockPayload(Protocol):
+class InMemoryPayload(Protocol):
     """A part of a block in memory; its content is opaque here, known to the engine only."""
 
     @property
@@ -63,7 +63,7 @@ class BlockPart:
         file_bytes: size of its file on disk; 0 without a file.
     """
 
-    payload: BlockPayload | None = None
+    payload: InMemoryPayload | None = None
     file_bytes: int = 0
 
     @property

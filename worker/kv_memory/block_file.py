@@ -1,7 +1,7 @@
 """The file of a block: safetensors with a checksum over the whole file, so that damage is detected
 and the block computed again.
 
-The name of a file contains all that the block tree needs; see `FileName`.
+The name of a file contains all that the block tree needs; see `BlockFileName`.
 """
 
 import json
@@ -29,7 +29,7 @@ class BrokenBlockError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FileName:
+class BlockFileName:
     """The name of a block's file; `parent` is the block before it, or the root."""
 
     key: BlockKey
@@ -41,7 +41,7 @@ class FileName:
         return f"{self.key.hex()}-{self.parent.hex()}-{self.count}.{self.kind}{SUFFIX}"
 
     @classmethod
-    def parse(cls, name: str) -> "FileName | None":
+    def parse(cls, name: str) -> "BlockFileName | None":
         """Parse a file name; returns None if the file is not one of a block."""
         if (found := _NAME.fullmatch(name)) is None:
             return None
@@ -77,7 +77,7 @@ def size_of(content: BlockContent) -> int:
     return sum(tensor.data.nbytes for tensor in content.tensors) + 128 * len(content.tensors) + 1024
 
 
-def encode(name: FileName, content: BlockContent) -> list[bytes | memoryview]:
+def encode(name: BlockFileName, content: BlockContent) -> list[bytes | memoryview]:
     """Return the buffers that form the file."""
     entries: dict[str, Any] = {}
     at = 0
@@ -92,7 +92,7 @@ def encode(name: FileName, content: BlockContent) -> list[bytes | memoryview]:
     return [_header(name, content.notes, entries, _checksum([header, *data])), *data]
 
 
-def decode(name: FileName, raw: memoryview) -> BlockContent:
+def decode(name: BlockFileName, raw: memoryview) -> BlockContent:
     """Decode the content of a file.
 
     Raises:
@@ -124,7 +124,7 @@ def _tensor(name: str, entry: dict[str, Any], data: memoryview) -> Tensor:
     return Tensor(name, entry["dtype"], tuple(entry["shape"]), data[begin:end])
 
 
-def _header(name: FileName, notes: str, entries: dict[str, Any], checksum: str) -> bytes:
+def _header(name: BlockFileName, notes: str, entries: dict[str, Any], checksum: str) -> bytes:
     metadata = {"format": FORMAT, "block": str(name), "notes": notes, "checksum": checksum}
     text = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _LENGTH_BYTES)

@@ -7,7 +7,7 @@ from worker.kv_memory.block import Block, BlockKey, Kind, TokenIds, block_key
 
 
 @dataclass(frozen=True, slots=True)
-class LayerLayout:
+class LayerKinds:
     """The kinds of layers of a model.
 
     Attributes:
@@ -111,7 +111,7 @@ class BlockTree:
             block = parent
 
     def match(
-        self, root: Block, ids: TokenIds, layout: LayerLayout, is_available: IsAvailable
+        self, root: Block, ids: TokenIds, layout: LayerKinds, is_available: IsAvailable
     ) -> PrefixMatch:
         """Return the longest available prefix of a sequence."""
         if layout.has_state:
@@ -127,7 +127,7 @@ class BlockTree:
         return PrefixMatch(blocks, done + common) if blocks else NO_MATCH
 
     def _match_state(
-        self, root: Block, ids: TokenIds, layout: LayerLayout, is_available: IsAvailable
+        self, root: Block, ids: TokenIds, layout: LayerKinds, is_available: IsAvailable
     ) -> PrefixMatch:
         """Return the longest prefix that ends with a block whose state is available."""
         if not layout.grows:

@@ -10,7 +10,7 @@ _MAX_TRACKED = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceStatistics:
+class SequenceCacheStatistics:
     """How much of a sequence is cached.
 
     Attributes:
@@ -27,10 +27,10 @@ class SequenceStatistics:
     own_bytes: int = 0
 
 
-NOTHING = SequenceStatistics()
+NOTHING = SequenceCacheStatistics()
 
 
-class TrackedSequences:
+class CachedSequences:
     """Sequences whose statistics are reported, by the key of their last block. Used by the engine
     thread.
 
@@ -39,7 +39,7 @@ class TrackedSequences:
 
     def __init__(self, tree: BlockTree) -> None:
         self._tree = tree
-        self._reported: OrderedDict[BlockKey, SequenceStatistics | None] = OrderedDict()
+        self._reported: OrderedDict[BlockKey, SequenceCacheStatistics | None] = OrderedDict()
         self._pinned: dict[BlockKey, list[Block]] = {}
         self._due: list[BlockKey] = []
 
@@ -67,7 +67,7 @@ class TrackedSequences:
         """Whether a sequence is pinned."""
         return end in self._pinned
 
-    def changed(self, count: int) -> list[tuple[BlockKey, SequenceStatistics]]:
+    def changed(self, count: int) -> list[tuple[BlockKey, SequenceCacheStatistics]]:
         """Check the next `count` sequences, in rotation; returns those whose statistics changed
         since they were last returned."""
         if not self._due:
@@ -108,7 +108,7 @@ def exclusive_blocks(end: Block) -> list[Block]:
     return own
 
 
-def sequence_statistics(end: Block) -> SequenceStatistics:
+def sequence_statistics(end: Block) -> SequenceCacheStatistics:
     """Return the statistics of the sequence that ends with a block."""
     path = end.path
     own = len(exclusive_blocks(end))
@@ -120,7 +120,7 @@ def sequence_statistics(end: Block) -> SequenceStatistics:
             disk_bytes += part.file_bytes
             if left <= own:
                 own_bytes += in_memory + part.file_bytes
-    return SequenceStatistics(
+    return SequenceCacheStatistics(
         tokens=_usable(path, Block.has),
         memory_tokens=_usable(path, Block.in_memory),
         memory_bytes=memory_bytes,

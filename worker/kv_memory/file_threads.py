@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.kv_memory.block_file import BlockContent, BrokenBlockError, FileName
-from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError, FoundFile
+from worker.kv_memory.block_file import BlockContent, BlockFileName, BrokenBlockError
+from worker.kv_memory.folder import BlockFile, BlockFolder, BlockFolderError, BlockFolderInUseError
 
 _LOCK_TIMEOUT_S = 10.0
 _LOCK_RETRY_S = 0.2
@@ -16,26 +16,26 @@ _LOCK_RETRY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    name: FileName
+    name: BlockFileName
     content: BlockContent
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    name: FileName
+    name: BlockFileName
     file_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class FolderScanned:
+class BlockFolderScanned:
     """The files that were in the folder at the start."""
 
-    found: list[FoundFile]
+    found: list[BlockFile]
     written_today: int
 
 
 @dataclass(frozen=True, slots=True)
-class FolderUnusable:
+class BlockFolderUnusable:
     """The folder cannot be used by this process."""
 
     reason: str
@@ -51,45 +51,45 @@ class BlockWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFailed:
+class BlockWriteFailed:
     write: Write
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteFailed:
+class BlockDeleteFailed:
     delete: Delete
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRead:
-    name: FileName
+    name: BlockFileName
     content: BlockContent
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFailed:
+class BlockReadFailed:
     """`broken`: the file exists, but its content is not what was written."""
 
-    name: FileName
+    name: BlockFileName
     reason: str
     broken: bool
 
 
 Result = (
-    FolderScanned
-    | FolderUnusable
+    BlockFolderScanned
+    | BlockFolderUnusable
     | BlockWritten
-    | WriteFailed
-    | DeleteFailed
+    | BlockWriteFailed
+    | BlockDeleteFailed
     | BlockRead
-    | ReadFailed
+    | BlockReadFailed
 )
 
 
-class FileThreads:
+class BlockFileThreads:
     """Writes and deletes files in the order of submission, and reads files in parallel.
 
     Args:
@@ -100,7 +100,7 @@ class FileThreads:
         self._folder = BlockFolder(path)
         self._put = put
         self._changes: queue.SimpleQueue[Write | Delete | None] = queue.SimpleQueue()
-        self._reads: queue.SimpleQueue[FileName | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[BlockFileName | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._change, name="kv-write", daemon=True),
             threading.Thread(target=self._read, name="kv-read", daemon=True),
@@ -113,7 +113,7 @@ class FileThreads:
     def submit(self, order: Write | Delete) -> None:
         self._changes.put(order)
 
-    def read(self, name: FileName) -> None:
+    def read(self, name: BlockFileName) -> None:
         self._reads.put(name)
 
     def close(self, timeout_s: float) -> None:
@@ -128,9 +128,9 @@ class FileThreads:
         try:
             self._open()
             found = list(self._folder.scan())
-            self._put(FolderScanned(found, self._folder.written_today()))
-        except (FolderError, OSError) as error:
-            self._put(FolderUnusable(str(error)))
+            self._put(BlockFolderScanned(found, self._folder.written_today()))
+        except (BlockFolderError, OSError) as error:
+            self._put(BlockFolderUnusable(str(error)))
             return
         while (order := self._changes.get()) is not None:
             match order:
@@ -140,7 +140,7 @@ class FileThreads:
                     try:
                         self._folder.delete(order.name)
                     except OSError as error:
-                        self._put(DeleteFailed(order, _reason(error)))
+                        self._put(BlockDeleteFailed(order, _reason(error)))
         self._folder.close()
 
     def _open(self) -> None:
@@ -149,7 +149,7 @@ class FileThreads:
         while True:
             try:
                 return self._folder.open()
-            except FolderInUseError:
+            except BlockFolderInUseError:
                 if time.monotonic() >= until:
                     raise
                 time.sleep(_LOCK_RETRY_S)
@@ -159,7 +159,7 @@ class FileThreads:
             file_bytes = self._folder.write(order.name, order.content)
             return BlockWritten(order, file_bytes, self._folder.count_written(file_bytes))
         except OSError as error:
-            return WriteFailed(order, _reason(error))
+            return BlockWriteFailed(order, _reason(error))
 
     def _read(self) -> None:
         while (name := self._reads.get()) is not None:
@@ -168,11 +168,11 @@ class FileThreads:
                 content = self._folder.read(name)
                 self._put(BlockRead(name, content, time.perf_counter() - began_at))
             except FileNotFoundError:
-                self._put(ReadFailed(name, "it is gone", broken=False))
+                self._put(BlockReadFailed(name, "it is gone", broken=False))
             except OSError as error:
-                self._put(ReadFailed(name, _reason(error), broken=False))
+                self._put(BlockReadFailed(name, _reason(error), broken=False))
             except BrokenBlockError as error:
-                self._put(ReadFailed(name, str(error), broken=True))
+                self._put(BlockReadFailed(name, str(error), broken=True))
 
 
 def _reason(error: OSError) -> str:

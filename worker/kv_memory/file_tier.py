@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.kv_memory.block import Block, BlockKey, Kind
-from worker.kv_memory.block_file import BlockContent, FileName, size_of
+from worker.kv_memory.block_file import BlockContent, BlockFileName, size_of
 from worker.kv_memory.block_tree import BlockTree
 from worker.kv_memory.file_threads import (
+    BlockDeleteFailed,
+    BlockFileThreads,
+    BlockFolderScanned,
+    BlockFolderUnusable,
     BlockRead,
+    BlockReadFailed,
+    BlockWriteFailed,
     BlockWritten,
     Delete,
-    DeleteFailed,
-    FileThreads,
-    FolderScanned,
-    FolderUnusable,
-    ReadFailed,
     Result,
     Write,
-    WriteFailed,
 )
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _PAUSE_S = 30.0
 
 
 @dataclass(slots=True)
-class FileStatistics:
+class FileTierStatistics:
     """Counts since the start; `broken`: files that were damaged, `failed`: failed reads, writes and
     deletions."""
 
@@ -75,7 +75,7 @@ class FileTier:
         self._tree = tree
         self._cap_bytes = cap_bytes - _RESERVED_BYTES
         self._daily_bytes = daily_bytes
-        self._threads = FileThreads(path, put)
+        self._threads = BlockFileThreads(path, put)
         self._files: OrderedDict[tuple[BlockKey, Kind], Block] = OrderedDict()
         self._writing: dict[tuple[BlockKey, Kind], tuple[Block, int]] = {}
         self._reading: dict[tuple[BlockKey, Kind], Block] = {}
@@ -86,7 +86,7 @@ class FileTier:
         self.problem: str | None = None
         self.held_bytes = 0
         self.written_today = 0
-        self.statistics = FileStatistics()
+        self.statistics = FileTierStatistics()
 
     def start(self) -> None:
         self._threads.start()
@@ -175,9 +175,9 @@ class FileTier:
             other results.
         """
         match result:
-            case FolderScanned():
+            case BlockFolderScanned():
                 self._add_found(result)
-            case FolderUnusable():
+            case BlockFolderUnusable():
                 self.problem = result.reason
                 logger.warning("the KV cache is in memory only: %s", result.reason)
             case BlockWritten():
@@ -185,11 +185,11 @@ class FileTier:
                 self.written_today = result.written_today
                 self.statistics.written += 1
                 self.statistics.written_bytes += result.file_bytes
-            case WriteFailed():
+            case BlockWriteFailed():
                 self._finish_write(result.write, 0)
                 self.statistics.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
-            case DeleteFailed():
+            case BlockDeleteFailed():
                 self.held_bytes += result.delete.file_bytes  # the file still takes disk space
                 self.statistics.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
@@ -198,7 +198,7 @@ class FileTier:
                 self.statistics.read_bytes += sum(t.data.nbytes for t in result.content.tensors)
                 self.statistics.read_s += result.seconds
                 return self._finish_read(result.name, result.content)
-            case ReadFailed():
+            case BlockReadFailed():
                 logger.warning(
                     "a block of the KV cache is computed again: %s: %s", result.name, result.reason
                 )
@@ -207,7 +207,7 @@ class FileTier:
                 return self._finish_read(result.name, None)
         return None
 
-    def _add_found(self, scanned: FolderScanned) -> None:
+    def _add_found(self, scanned: BlockFolderScanned) -> None:
         """Add the blocks of the files to the tree. A block without its predecessors stays
         unreachable until they are computed again, or it is evicted as least recently used."""
         self.ready = True
@@ -234,7 +234,7 @@ class FileTier:
         self._tree.prune(block)
 
     def _finish_read(
-        self, name: FileName, content: BlockContent | None
+        self, name: BlockFileName, content: BlockContent | None
     ) -> tuple[Block, Kind, BlockContent | None]:
         block = self._reading.pop((name.key, name.kind))
         block.users -= 1
@@ -249,6 +249,6 @@ class FileTier:
         self._paused_until = time.monotonic() + _PAUSE_S
 
 
-def _name(block: Block, kind: Kind) -> FileName:
+def _name(block: Block, kind: Kind) -> BlockFileName:
     assert block.parent is not None  # a root has no parts
-    return FileName(block.key, block.parent.key, block.count, kind)
+    return BlockFileName(block.key, block.parent.key, block.count, kind)

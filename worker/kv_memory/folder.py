@@ -14,7 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.kv_memory.block_file import BlockContent, BrokenBlockError, FileName, decode, encode
+from worker.kv_memory.block_file import (
+    BlockContent,
+    BlockFileName,
+    BrokenBlockError,
+    decode,
+    encode,
+)
 
 _LOCK = "lock"
 _WRITES = "writes-today"
@@ -25,29 +31,29 @@ _MIN_FREE_BYTES = 2**30
 _DAY_S = 86_400
 
 
-class FolderError(Exception):
+class BlockFolderError(Exception):
     """The folder cannot be used; the message says why and what to do."""
 
 
-class FolderInUseError(FolderError):
+class BlockFolderInUseError(BlockFolderError):
     """Another process has locked the folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
+class BlockFile:
     """A file of an earlier run; `used_at` is in seconds since 1970."""
 
-    name: FileName
+    name: BlockFileName
     file_bytes: int
     used_at: float
 
 
 class BlockFolder:
-    """Reads, writes and deletes the files of blocks. Used by the threads of `FileThreads`.
+    """Reads, writes and deletes the files of blocks. Used by the threads of `BlockFileThreads`.
 
     Raises:
-        FolderError: from `open`, if another process has locked the folder, or the folder is not
-            writable.
+        BlockFolderError: from `open`, if another process has locked the folder, or it cannot
+            write there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,13 +72,15 @@ class BlockFolder:
             self._delete_unfinished()
         except BlockingIOError:
             self.close()
-            raise FolderInUseError(
+            raise BlockFolderInUseError(
                 f"{self.path} is used by another process: set a different "
                 "worker.kv_cache.disk_path for each worker"
             ) from None
         except OSError as error:
             self.close()
-            raise FolderError(f"{self.path} cannot be used: {error.strerror or error}") from error
+            raise BlockFolderError(
+                f"{self.path} cannot be used: {error.strerror or error}"
+            ) from error
 
     def close(self) -> None:
         for descriptor in (self._lock, self._writes):
@@ -80,16 +88,16 @@ class BlockFolder:
                 os.close(descriptor)
         self._lock = self._writes = None
 
-    def scan(self) -> Iterator[FoundFile]:
+    def scan(self) -> Iterator[BlockFile]:
         """Yield all files of blocks; their content is not read."""
         with os.scandir(self.path) as entries:
             for entry in entries:
-                if (name := FileName.parse(entry.name)) is not None:
+                if (name := BlockFileName.parse(entry.name)) is not None:
                     with suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
-                        yield FoundFile(name, status.st_blocks * _STAT_BLOCK, status.st_mtime)
+                        yield BlockFile(name, status.st_blocks * _STAT_BLOCK, status.st_mtime)
 
-    def write(self, name: FileName, content: BlockContent) -> int:
+    def write(self, name: BlockFileName, content: BlockContent) -> int:
         """Write a file; returns its size on disk.
 
         Raises:
@@ -116,7 +124,7 @@ class BlockFolder:
             raise
         return max(allocated, length)
 
-    def read(self, name: FileName) -> BlockContent:
+    def read(self, name: BlockFileName) -> BlockContent:
         """Read the content of a file.
 
         Raises:
@@ -136,7 +144,7 @@ class BlockFolder:
                 done += count
         return decode(name, view)
 
-    def delete(self, name: FileName) -> None:
+    def delete(self, name: BlockFileName) -> None:
         """Delete a file, if it exists.
 
         Raises:

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 
-from worker.kv_memory.block import Block, BlockKey, BlockPayload, Kind
+from worker.kv_memory.block import Block, BlockKey, InMemoryPayload, Kind
 
 
 class MemoryTier:
@@ -23,7 +23,7 @@ class MemoryTier:
         self.held_bytes = 0
         self.evictions = 0
 
-    def put(self, block: Block, kind: Kind, payload: BlockPayload) -> None:
+    def put(self, block: Block, kind: Kind, payload: InMemoryPayload) -> None:
         """Store a part, which must not be in memory."""
         block.part(kind).payload = payload
         self._parts[block.key, kind] = block

@@ -41,7 +41,7 @@ class EngineActivity(NamedTuple):
     sequences: tuple[int, ...] = ()
 
 
-class ActivitySnapshot(NamedTuple):
+class EngineActivities(NamedTuple):
     """What the threads of an engine are working on.
 
     Attributes:
@@ -55,10 +55,10 @@ class ActivitySnapshot(NamedTuple):
     prompt: EngineActivity | None = None
 
 
-_BYTES = len(ActivitySnapshot._fields) * _ENTRY_BYTES
+_BYTES = len(EngineActivities._fields) * _ENTRY_BYTES
 
 
-class ActivityRecord:
+class EngineActivityRecord:
     """The record in shared memory. Each of `now`, `ahead` and `prompt` is written by one thread of
     the engine; the agent calls `read`. A write takes a few microseconds, and less than one if the
     work has not changed."""
@@ -66,16 +66,16 @@ class ActivityRecord:
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
         self._now, self._ahead, self._prompt = (
-            _Entry(memory, number * _ENTRY_BYTES) for number in range(len(ActivitySnapshot._fields))
+            _Entry(memory, number * _ENTRY_BYTES) for number in range(len(EngineActivities._fields))
         )
 
     @classmethod
-    def open(cls, descriptor: int) -> "ActivityRecord":
+    def open(cls, descriptor: int) -> "EngineActivityRecord":
         """Map the record in a file from `new_activity_file`."""
         return cls(mmap.mmap(descriptor, _BYTES))
 
     @classmethod
-    def private(cls) -> "ActivityRecord":
+    def private(cls) -> "EngineActivityRecord":
         """Return a record that no other process reads."""
         return cls(mmap.mmap(-1, _BYTES))
 
@@ -97,9 +97,9 @@ class ActivityRecord:
         """Record the prompt that is being prepared; None once that is done."""
         self._prompt.set(work)
 
-    def read(self) -> ActivitySnapshot:
+    def read(self) -> EngineActivities:
         """Return what was written last."""
-        return ActivitySnapshot(self._now.get(), self._ahead.get(), self._prompt.get())
+        return EngineActivities(self._now.get(), self._ahead.get(), self._prompt.get())
 
     def close(self) -> None:
         self._memory.close()

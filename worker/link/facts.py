@@ -53,7 +53,7 @@ class ModelFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceStarted:
+class PrefillStarted:
     """The prompt was tokenized and its prefill begins."""
 
     sequence: int
@@ -81,7 +81,7 @@ class SequenceCached:
 @dataclass(frozen=True, slots=True)
 class SequenceMeasured:
     """How much is cached of the sequence that ends with the block `end`; for the other fields see
-    `SequenceStatistics`."""
+    `SequenceCacheStatistics`."""
 
     end: str
     tokens: int
@@ -160,8 +160,8 @@ class StepCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchMeasured:
-    """The batch of one model; the fields are those of `BatchStatus`, `changes` as JSON.
+class BatchMeasurements:
+    """The batch of one model; the fields are those of `ModelBatchStatus`, `changes` as JSON.
 
     Attributes:
         next_step_ms: predicted duration of a step with one more row.
@@ -183,8 +183,8 @@ class BatchMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class KVMemoryMeasured:
-    """The state of KV memory; the fields are those of `KVMemoryStatus`."""
+class PrefixCacheMeasurements:
+    """The state of KV memory; the fields are those of `PrefixCacheStatus`."""
 
     blocks: int = 0
     hits: int = 0
@@ -212,7 +212,7 @@ class KVMemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class EngineMeasured:
-    """Reported about once a second, also while idle, and after `LimitMemory`. `kv_bytes` is what
+    """Reported about once a second, also while idle, and after `LimitKVCaches`. `kv_bytes` is what
     memory accounting charges; `step_ms` is that of the slowest group."""
 
     active_sequences: int
@@ -222,8 +222,8 @@ class EngineMeasured:
     kv_budget_bytes: int
     preemptions: int
     step_ms: float
-    batches: list[BatchMeasured] = field(default_factory=list)
-    kv_memory: KVMemoryMeasured = field(default_factory=KVMemoryMeasured)
+    batches: list[BatchMeasurements] = field(default_factory=list)
+    kv_memory: PrefixCacheMeasurements = field(default_factory=PrefixCacheMeasurements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ Fact = (
     | ModelLoading
     | ModelLoaded
     | ModelFailed
-    | SequenceStarted
+    | PrefillStarted
     | PrefixRestored
     | SequenceCached
     | SequencesMeasured

@@ -9,17 +9,17 @@ import orjson
 from shared.errors import DecodeError
 from shared.messages.structured import Structure
 from worker.link.facts import (
-    BatchMeasured,
+    BatchMeasurements,
     EngineMeasured,
     Fact,
-    KVMemoryMeasured,
     Output,
+    PrefixCacheMeasurements,
     SequenceMeasured,
     SequencesMeasured,
     StepCompleted,
     ToolCallPiece,
 )
-from worker.link.orders import Order, Prefetch, Sampling, SentCharacters, Submit, ToolCalling
+from worker.link.orders import Order, Prefetch, Sampling, SentCharacters, Submit, ToolCallingOptions
 
 HEADER = struct.Struct(">I")
 EXIT_AGENT_GONE = 3
@@ -52,8 +52,8 @@ def decode_body(body: bytes) -> Order | Fact:
         if kind is Prefetch:
             return Prefetch(_submit(fields["order"]))
         if kind is EngineMeasured:
-            fields["batches"] = [BatchMeasured(**batch) for batch in fields["batches"]]
-            fields["kv_memory"] = KVMemoryMeasured(**fields["kv_memory"])
+            fields["batches"] = [BatchMeasurements(**batch) for batch in fields["batches"]]
+            fields["kv_memory"] = PrefixCacheMeasurements(**fields["kv_memory"])
         if kind is SequencesMeasured:
             fields["sequences"] = [SequenceMeasured(**one) for one in fields["sequences"]]
         message = kind(**fields)
@@ -66,7 +66,7 @@ def decode_body(body: bytes) -> Order | Fact:
 def _submit(order: dict[str, Any]) -> Submit:
     order["sampling"] = Sampling(**order["sampling"])
     order["sent"] = SentCharacters(**order["sent"])
-    for name, kind in (("calling", ToolCalling), ("structure", Structure)):
+    for name, kind in (("calling", ToolCallingOptions), ("structure", Structure)):
         if order[name] is not None:
             order[name] = kind(**order[name])
     return Submit(**order)

@@ -38,7 +38,7 @@ class SentCharacters:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCalling:
+class ToolCallingOptions:
     """Tools in OpenAI's function format, and how the answer may call them.
 
     Attributes:
@@ -127,7 +127,7 @@ class Submit:
     thinking_budget: int | None = None
     continues: bool = False
     debug: bool = False
-    calling: ToolCalling | None = None
+    calling: ToolCallingOptions | None = None
     structure: Structure | None = None
 
     @property
@@ -150,7 +150,7 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelPrefetch:
+class CancelPrefixPrefetch:
     """Stop prefetching for a sequence that will not be submitted to this engine."""
 
     sequence: int
@@ -171,14 +171,14 @@ class TrackSequence:
 
 
 @dataclass(frozen=True, slots=True)
-class DropSequence:
+class EvictCachedSequence:
     """Stop tracking a sequence, and evict the blocks that no other sequence has."""
 
     end: str
 
 
 @dataclass(frozen=True, slots=True)
-class LimitMemory:
+class LimitKVCaches:
     """Limit KV caches to `kv_bytes`, even if the engine's own limit is higher; with
     `release_cached_memory` MLX's cached buffers are released now."""
 
@@ -187,7 +187,7 @@ class LimitMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class SetThreadCount:
+class SetBlasThreads:
     """Use this many threads for matrix products from the next step on; only with a BLAS that has
     threads."""
 
@@ -204,11 +204,11 @@ Order = (
     | UnloadModel
     | Submit
     | Prefetch
-    | CancelPrefetch
+    | CancelPrefixPrefetch
     | Cancel
     | TrackSequence
-    | DropSequence
-    | LimitMemory
-    | SetThreadCount
+    | EvictCachedSequence
+    | LimitKVCaches
+    | SetBlasThreads
     | Stop
 )

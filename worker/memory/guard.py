@@ -18,7 +18,7 @@ from shared.messages.worker_report import MemoryPressure, MemoryStatus, rejects
 from shared.settings.worker import ResourceLimitsSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.footprint import footprint_bytes
-from worker.link.orders import LimitMemory
+from worker.link.orders import LimitKVCaches
 from worker.memory.limits import MemoryLimits, MemoryReading, kv_allowances, limits_of, pressure_of
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class MemoryGuard:
             )
             if release or changed:
                 self._sent_limits[engine.pid] = allowed
-                engine.send(LimitMemory(allowed, release_cached_memory=release))
+                engine.send(LimitKVCaches(allowed, release_cached_memory=release))
 
     @property
     def _spare_bytes(self) -> int:

@@ -11,11 +11,11 @@ from shared.messages.model_status import (
     ABILITIES,
     Batching,
     LoadPhase,
-    ModelSpeed,
+    ModelPerformance,
     ModelState,
     ModelStatus,
 )
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from shared.settings.tree import ClusterSettings
 from worker.link.orders import LoadModel
 
@@ -47,7 +47,7 @@ class Model:
     """
 
     id: ModelId
-    source: ModelSource
+    source: ModelSettings
     state: ModelState = "available"
     phase: LoadPhase | None = None
     progress: float | None = None
@@ -88,7 +88,9 @@ class Model:
             return (1 - _PART_OF_LOADING) * self.progress
         return 1 - _PART_OF_LOADING * (1 - self.progress)
 
-    def status(self, *, active: int, queued: int, now: float, speed: ModelSpeed) -> ModelStatus:
+    def status(
+        self, *, active: int, queued: int, now: float, speed: ModelPerformance
+    ) -> ModelStatus:
         idle = self.state == "warm" and not active and not queued
         return ModelStatus(
             id=self.id,
@@ -127,7 +129,7 @@ class Model:
         )
 
 
-class ModelCatalogue:
+class WorkerModels:
     """The models of the settings, by id."""
 
     def __init__(self, settings: ClusterSettings) -> None:
@@ -138,7 +140,7 @@ class ModelCatalogue:
         """Add the models of these settings; models that are in the catalogue stay unchanged."""
         for model in [*settings.pre_warmed_models, *settings.served_models]:
             if model not in self._models:
-                source = settings.models.get(model) or ModelSource(path=model)
+                source = settings.models.get(model) or ModelSettings(path=model)
                 self._models[model] = Model(model, source)
 
     def __iter__(self) -> Iterator[Model]:

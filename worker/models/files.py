@@ -24,7 +24,7 @@ _OTHER_FORMATS = (".gguf", ".npz", ".h5", ".msgpack", ".onnx", ".safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFiles:
+class ModelFolder:
     """A complete model folder.
 
     Attributes:
@@ -35,7 +35,7 @@ class ModelFiles:
     weight_bytes: int
 
 
-def inspect(folder: Path, *, trust_remote_code: bool) -> ModelFiles:
+def inspect(folder: Path, *, trust_remote_code: bool) -> ModelFolder:
     """Check a model folder. Blocks for some ms with large models.
 
     Raises:
@@ -52,7 +52,7 @@ def inspect(folder: Path, *, trust_remote_code: bool) -> ModelFiles:
         _check_shards(folder, names)
     check_has_weights(names, f"{folder}")
     _check_numbers(folder, weights)
-    return ModelFiles(folder, sum(tensor_bytes(folder / name) for name in weights))
+    return ModelFolder(folder, sum(tensor_bytes(folder / name) for name in weights))
 
 
 def is_weights(name: str) -> bool:

@@ -9,10 +9,10 @@ from shared.ids import ModelId
 from shared.settings import ClusterSettings
 from worker.engine_process.process import EngineProcess
 from worker.memory.guard import MemoryGuard
-from worker.models.catalogue import Model, ModelCatalogue
+from worker.models.catalogue import Model, WorkerModels
 from worker.models.eviction import expired, idle_models
-from worker.models.loader import ModelLoader
-from worker.models.memory_capacity import ModelMemory
+from worker.models.loader import ModelLoadCoordinator
+from worker.models.memory_capacity import ModelMemoryManager
 
 
 class ModelLifecycle:
@@ -40,9 +40,9 @@ class ModelLifecycle:
     ) -> None:
         self._settings = settings.worker.model_loading
         self._in_use = in_use
-        self.catalogue = ModelCatalogue(settings)
+        self.catalogue = WorkerModels(settings)
         self.on_use: list[Callable[[ModelId], None]] = []
-        self._memory = ModelMemory(
+        self._memory = ModelMemoryManager(
             guard,
             engines=engines,
             allow_fewer_copies=settings.worker.engines.count == "auto",
@@ -50,7 +50,7 @@ class ModelLifecycle:
             idle=self._idle,
             unload=self._unload,
         )
-        self.loader = ModelLoader(
+        self.loader = ModelLoadCoordinator(
             self._settings,
             self.catalogue,
             engines,

@@ -17,13 +17,13 @@ from worker.engine_process.process import EngineProcess
 from worker.link.facts import Fact, ModelFailed, ModelLoaded, SequenceRejected, StepCompleted
 from worker.link.facts import ModelLoading as ModelIsLoading
 from worker.link.orders import UnloadModel
-from worker.models.catalogue import Model, ModelCatalogue
+from worker.models.catalogue import Model, WorkerModels
 from worker.models.crash_history import CrashHistory
 from worker.models.deferred_loads import SuspectModelReloads
 from worker.models.download import AskPeers, download
 from worker.models.files import inspect
-from worker.models.memory_capacity import ModelMemory
-from worker.models.smoke_tests import SmokeTests
+from worker.models.memory_capacity import ModelMemoryManager
+from worker.models.smoke_tests import ModelSmokeTests
 from worker.models.sources import find_files, local_folder, with_base
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _RETRY_AFTER_S = 30.0
 
 
-class ModelLoader:
+class ModelLoadCoordinator:
     """Changes the states of the models of the catalogue.
 
     Args:
@@ -48,9 +48,9 @@ class ModelLoader:
     def __init__(
         self,
         settings: ModelLoadingSettings,
-        models: ModelCatalogue,
+        models: WorkerModels,
         engines: Sequence[EngineProcess],
-        memory: ModelMemory,
+        memory: ModelMemoryManager,
         changes: Changes,
         *,
         stall_limit_s: float,
@@ -70,7 +70,7 @@ class ModelLoader:
         self._load_progress: dict[
             tuple[int, ModelId], float
         ] = {}  # load progress by engine and model
-        self._smoke_tests = SmokeTests()
+        self._smoke_tests = ModelSmokeTests()
         self._deferred = SuspectModelReloads()
         self.crash_history = CrashHistory()
 

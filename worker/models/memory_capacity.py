@@ -15,7 +15,7 @@ _UNLOAD_TIMEOUT_S = 10.0
 _POLL_INTERVAL_S = 0.1
 
 
-class ModelMemory:
+class ModelMemoryManager:
     """Reserves memory for models, and evicts idle ones for them.
 
     Args:

@@ -13,18 +13,18 @@ _SMOKE_TEST_TOKENS = 3
 _GREEDY = Sampling(0.0, 1.0, 0, 0.0, 1.0, 0.0, 0.0, {}, 0, None)
 
 
-class SmokeTest(NamedTuple):
+class ModelSmokeTest(NamedTuple):
     """One smoke test of a model in an engine."""
 
     engine: EngineProcess
     model: Model
 
 
-class SmokeTests:
+class ModelSmokeTests:
     """The running smoke tests, by sequence number: negative, as those of requests are positive."""
 
     def __init__(self) -> None:
-        self._running: dict[int, SmokeTest] = {}
+        self._running: dict[int, ModelSmokeTest] = {}
         self._numbers = itertools.count(-1, -1)
 
     def __bool__(self) -> bool:
@@ -33,10 +33,10 @@ class SmokeTests:
     def begin(self, engine: EngineProcess, model: Model) -> None:
         """Order an engine to generate the first tokens of a model that it has loaded."""
         sequence = next(self._numbers)
-        self._running[sequence] = SmokeTest(engine, model)
+        self._running[sequence] = ModelSmokeTest(engine, model)
         engine.send(_order(sequence, model.id))
 
-    def finish(self, sequence: int) -> SmokeTest | None:
+    def finish(self, sequence: int) -> ModelSmokeTest | None:
         """Remove and return the smoke test of a sequence that has ended; None if there is none."""
         return self._running.pop(sequence, None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from shared.errors import ModelError
 from shared.ids import ModelId, is_hub_id
 from shared.settings.base import DEMO_MODEL
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from worker.models import demo_model
 from worker.models.adapters import base_of, inspect_adapter, is_adapter
 
@@ -18,14 +18,14 @@ Fetch = Callable[[str, str | None], Awaitable[Path]]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFiles:
+class ModelAndAdapterFolders:
     """The folders of a model and of its adapter, if it has one."""
 
     folder: Path
     adapter: Path | None = None
 
 
-async def find_files(model: ModelId, source: ModelSource, fetch: Fetch) -> FoundFiles:
+async def find_files(model: ModelId, source: ModelSettings, fetch: Fetch) -> ModelAndAdapterFolders:
     """Return the folders of a model, and download them if they are not on this machine. A source
     that is only an adapter, here or on the hub, stands for its base model with that adapter.
 
@@ -40,7 +40,7 @@ async def find_files(model: ModelId, source: ModelSource, fetch: Fetch) -> Found
             fetched = source.model_copy(update={"path": str(folder), "revision": None})
             return await find_files(model, fetched, fetch)
     if source.adapter is None:
-        return FoundFiles(folder)
+        return ModelAndAdapterFolders(folder)
     adapter = _local(source.adapter)
     if adapter is None:
         if not is_hub_id(source.adapter):
@@ -50,10 +50,10 @@ async def find_files(model: ModelId, source: ModelSource, fetch: Fetch) -> Found
             )
         adapter = await fetch(source.adapter, None)
     await asyncio.to_thread(inspect_adapter, adapter)
-    return FoundFiles(folder, adapter)
+    return ModelAndAdapterFolders(folder, adapter)
 
 
-def with_base(model: ModelId, source: ModelSource) -> ModelSource:
+def with_base(model: ModelId, source: ModelSettings) -> ModelSettings:
     """Return the source; if its path is only an adapter, a source of the base model with it.
 
     Raises:
@@ -79,7 +79,7 @@ def with_base(model: ModelId, source: ModelSource) -> ModelSource:
     return source.model_copy(update={"path": path, "adapter": str(folder), "revision": None})
 
 
-def local_folder(model: ModelId, source: ModelSource) -> Path | None:
+def local_folder(model: ModelId, source: ModelSettings) -> Path | None:
     """Return the folder on this machine; None for a Hugging Face id. The path `demo` is the
     built-in model, under any alias.
 

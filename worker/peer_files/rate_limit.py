@@ -4,7 +4,7 @@ import threading
 import time
 
 
-class RateLimit:
+class BandwidthLimit:
     """A token bucket with a burst of 0.25 s. Thread-safe.
 
     Args:

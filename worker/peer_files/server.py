@@ -23,7 +23,7 @@ from typing import Any
 from shared.access.certificates import new_authority, new_server
 from shared.errors import SettingsError
 from worker.peer_files.peer import HOST_NAME
-from worker.peer_files.rate_limit import RateLimit
+from worker.peer_files.rate_limit import BandwidthLimit
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class FileServer:
             SettingsError: the server cannot listen on this address.
         """
         self.sent_bytes = 0
-        self._limit = RateLimit(bytes_per_s)
+        self._limit = BandwidthLimit(bytes_per_s)
         self._tickets: dict[str, _Ticket] = {}
         self._lock = threading.Lock()
         authority = new_authority("files of a worker")

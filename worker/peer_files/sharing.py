@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode, encode
 from shared.errors import BusError, ClusterError, DecodeError
 from shared.ids import WorkerId, is_hub_id
@@ -68,7 +68,7 @@ class PeerFileSharing:
             return []
         return [offer for reply in replies if (offer := _decode_offer(reply)) is not None]
 
-    async def _on_find(self, message: BusMessage) -> None:
+    async def _on_find(self, message: IncomingMessage) -> None:
         try:
             request = decode(FindFiles, message.payload)
         except DecodeError as error:
@@ -111,7 +111,7 @@ class PeerFileSharing:
         )
 
 
-def _decode_offer(reply: BusMessage) -> FilesOffer | None:
+def _decode_offer(reply: IncomingMessage) -> FilesOffer | None:
     try:
         return decode(FilesOffer, reply.payload)
     except DecodeError as error:

@@ -12,7 +12,7 @@ from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.inboxes import Inboxes
 from shared.messages.conversation import Turn
 from shared.messages.dispatch import Dispatch
-from shared.messages.model_status import ModelSpeed
+from shared.messages.model_status import ModelPerformance
 from shared.messages.prefixes import PrefixChain, prefix_chain, prefix_links
 from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.prompt_rules import cleaned
@@ -27,11 +27,11 @@ from shared.messages.stream import (
     StreamMessage,
     Usage,
 )
-from shared.settings.kv_cache import PromptRule
-from shared.stream_log import MAX_BYTES, StreamLog
+from shared.settings.kv_cache import PromptLineRule
+from shared.stream_log import MAX_BYTES, OutputHistory
 from worker.link.facts import Output, ToolCallPiece
-from worker.requests.choice import RequestChoice
-from worker.requests.prompts import RequestPrompt, request_prompts
+from worker.requests.choice import ActiveChoice
+from worker.requests.prompts import PromptTokenCounts, request_prompts
 from worker.requests.times import RequestTimes
 
 RequestKey = tuple[ClientName, RequestId]
@@ -59,7 +59,7 @@ class ActiveRequest:
         owner: ControllerId,
         worker: WorkerId,
         sequences: list[int],
-        rules: Sequence[PromptRule] = (),
+        rules: Sequence[PromptLineRule] = (),
         *,
         sends_accepted: bool = True,
     ) -> None:
@@ -79,7 +79,7 @@ class ActiveRequest:
         self.end: Done | Failed | None = None
         self.ended_at = 0.0
         self.inboxes = Inboxes(dispatch.inboxes, boottime_s())
-        self._log = StreamLog(len(sequences), max_bytes=MAX_BYTES if self.streams else None)
+        self._log = OutputHistory(len(sequences), max_bytes=MAX_BYTES if self.streams else None)
         before = dispatch.resume
         self.times = RequestTimes(
             time.monotonic(),
@@ -92,7 +92,7 @@ class ActiveRequest:
         self.differs = False
         self._warnings: list[str] = []
 
-    def _choice(self, number: int, sequence: int) -> RequestChoice:
+    def _choice(self, number: int, sequence: int) -> ActiveChoice:
         resume, before = self.dispatch.request.resume, self.dispatch.resume
         known_ids = before.token_ids.get(number, []) if before else []
         known_text = before.text_sent.get(number) if before else None
@@ -100,7 +100,7 @@ class ActiveRequest:
         token_ids = list(known_ids or self.dispatch.request.received_ids)
         sent = resume.characters if resume else None
         text_length = sent.text + sent.reasoning + sum(sent.tool_calls) if sent else 0
-        return RequestChoice(
+        return ActiveChoice(
             number,
             sequence,
             token_ids,
@@ -152,10 +152,10 @@ class ActiveRequest:
         return prefix_links(self.model, self.dispatch.request, self.messages, answer)
 
     @cached_property
-    def prompts(self) -> list[RequestPrompt]:
+    def prompts(self) -> list[PromptTokenCounts]:
         return request_prompts(self.dispatch.request, self.messages)
 
-    def prompt_of(self, choice: RequestChoice) -> RequestPrompt:
+    def prompt_of(self, choice: ActiveChoice) -> PromptTokenCounts:
         return self.prompts[choice.number // self.dispatch.request.n]
 
     @property
@@ -163,7 +163,7 @@ class ActiveRequest:
         """Number of tokens of the first prompt; 0 while unknown."""
         return self.prompts[0].tokens
 
-    def expected_left_tokens(self, speed: ModelSpeed) -> float:
+    def expected_left_tokens(self, speed: ModelPerformance) -> float:
         """Estimate how many tokens of its prompts are still to be prefilled."""
         return sum(prompt.expected_left_tokens(speed) for prompt in self.prompts)
 
@@ -203,7 +203,7 @@ class ActiveRequest:
         return ChoiceOutput.joined(outputs).turn if outputs else None
 
     @property
-    def unfinished(self) -> list[RequestChoice]:
+    def unfinished(self) -> list[ActiveChoice]:
         return [choice for choice in self.choices if not choice.finished]
 
     def admit(self, engine: int) -> None:
@@ -214,22 +214,22 @@ class ActiveRequest:
     def preempt(self) -> None:
         self.status, self.progress = "preempted", None
 
-    def start_choice(self, choice: RequestChoice, prompt_tokens: int) -> None:
+    def start_choice(self, choice: ActiveChoice, prompt_tokens: int) -> None:
         """Record the length of a prompt; all choices of the prompt share it."""
         self.prompt_of(choice).tokens = prompt_tokens
 
-    def restore_choice(self, choice: RequestChoice, tokens: int) -> None:
+    def restore_choice(self, choice: ActiveChoice, tokens: int) -> None:
         """Record how much of a prompt was in KV memory. Only the first choice of each prompt
         counts, and only before the first token."""
         if choice.number % self.dispatch.request.n == 0 and not self.started:
             self.prompt_of(choice).restore(tokens)
 
-    def advance_prompt(self, choice: RequestChoice, done: int, total: int) -> None:
+    def advance_prompt(self, choice: ActiveChoice, done: int, total: int) -> None:
         """Record how much of a prompt is in the KV cache, restored or computed."""
         self.progress = round(done / total, 3)
         self.prompt_of(choice).left_tokens = total - done
 
-    def advance(self, choice: RequestChoice, output: Output) -> list[StreamMessage]:
+    def advance(self, choice: ActiveChoice, output: Output) -> list[StreamMessage]:
         """Add an output; returns a chunk, or the terminal message after the last output of the
         last choice. What an earlier attempt sent is not sent again, except its last output, which
         the client may not have received."""
@@ -259,7 +259,7 @@ class ActiveRequest:
             return [Chunk(*self._origin, part, self._first_usage())] if is_new else []
         return [self._done((part,))]
 
-    def _call_piece(self, choice: RequestChoice, piece: ToolCallPiece) -> dict[str, Any]:
+    def _call_piece(self, choice: ActiveChoice, piece: ToolCallPiece) -> dict[str, Any]:
         """Return a piece of a tool call in OpenAI's format. All attempts give a call the same
         id."""
         function: dict[str, Any] = {"arguments": piece.arguments}

@@ -8,7 +8,7 @@ from worker.link.facts import Output
 
 
 @dataclass(slots=True)
-class RequestChoice:
+class ActiveChoice:
     """
     Attributes:
         token_ids: tokens of the answer, including those of earlier attempts.

@@ -3,12 +3,12 @@
 from shared.messages.dispatch import choice_seed
 from shared.messages.priorities import PRIORITIES
 from shared.messages.request import InferenceRequest
-from worker.link.orders import Sampling, SentCharacters, Submit, ToolCalling
+from worker.link.orders import Sampling, SentCharacters, Submit, ToolCallingOptions
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import RequestChoice
+from worker.requests.choice import ActiveChoice
 
 
-def submit_order(request: ActiveRequest, choice: RequestChoice) -> Submit:
+def submit_order(request: ActiveRequest, choice: ActiveChoice) -> Submit:
     """Return the order to generate one choice."""
     body = request.dispatch.request
     prompt = body.prompts[choice.number // body.n] if body.prompts else None
@@ -55,9 +55,9 @@ def submit_order(request: ActiveRequest, choice: RequestChoice) -> Submit:
     )
 
 
-def _calling(body: InferenceRequest) -> ToolCalling | None:
+def _calling(body: InferenceRequest) -> ToolCallingOptions | None:
     tools = [tool.model_dump(exclude_none=True) for tool in body.usable_tools]
     forced = body.forced_tool
     if not tools:
         return None
-    return ToolCalling(tools, forced, body.must_call, body.parallel_tool_calls)
+    return ToolCallingOptions(tools, forced, body.must_call, body.parallel_tool_calls)

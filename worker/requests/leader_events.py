@@ -1,14 +1,14 @@
 """What the leader is told of a request on this worker: new tokens, and the end."""
 
-from shared.messages.request_events import RequestFailed, RequestFinished, TokensEmitted
+from shared.messages.request_events import AttemptFailed, RequestCompleted, TokensEmitted
 from shared.messages.stream import StreamError
 from worker.link.facts import Output
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import RequestChoice, output_characters
+from worker.requests.choice import ActiveChoice, output_characters
 
 
 def tokens_emitted(
-    request: ActiveRequest, choice: RequestChoice, output: Output
+    request: ActiveRequest, choice: ActiveChoice, output: Output
 ) -> TokensEmitted | None:
     """Return the event of an output, which is published before the client's message; None if the
     leader knows the output already. The first event of a request carries its cached tokens."""
@@ -32,8 +32,8 @@ def tokens_emitted(
     )
 
 
-def finished_event(request: ActiveRequest) -> RequestFinished:
-    return RequestFinished(
+def finished_event(request: ActiveRequest) -> RequestCompleted:
+    return RequestCompleted(
         request_id=request.dispatch.request_id,
         client=request.dispatch.client,
         attempt=request.dispatch.attempt,
@@ -42,10 +42,10 @@ def finished_event(request: ActiveRequest) -> RequestFinished:
 
 def failed_event(
     request: ActiveRequest, error: StreamError, *, terminal_sent: bool, suspect: bool = False
-) -> RequestFailed:
+) -> AttemptFailed:
     """Return the event of a failed attempt; without `terminal_sent` the leader gets the request
     back and dispatches it again."""
-    return RequestFailed(
+    return AttemptFailed(
         request_id=request.dispatch.request_id,
         client=request.dispatch.client,
         attempt=request.dispatch.attempt,

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.messages.conversation import Turn, utf8_bytes
-from shared.messages.model_status import TYPICAL_BYTES_PER_TOKEN, ModelSpeed
+from shared.messages.model_status import TYPICAL_BYTES_PER_TOKEN, ModelPerformance
 from shared.messages.request import InferenceRequest
 
 
 @dataclass(slots=True)
-class RequestPrompt:
+class PromptTokenCounts:
     """One prompt, first as received and then as the engine reports it.
 
     Attributes:
@@ -32,26 +32,26 @@ class RequestPrompt:
         if self.left_tokens is None:
             self.left_tokens = self.tokens - self.cached_tokens
 
-    def expected_left_tokens(self, speed: ModelSpeed) -> float:
+    def expected_left_tokens(self, speed: ModelPerformance) -> float:
         """Estimate the tokens still to be prefilled; before prefill begins, from the share of
         other prompts that was not cached."""
         if self.left_tokens is not None:
             return self.left_tokens
         return self.expected_tokens(speed) * speed.prefill_share
 
-    def expected_tokens(self, speed: ModelSpeed) -> float:
+    def expected_tokens(self, speed: ModelPerformance) -> float:
         """Estimate the length of the prompt."""
         bytes_per_token = speed.bytes_per_token or TYPICAL_BYTES_PER_TOKEN
         return self.tokens or self.id_tokens or self.text_bytes / bytes_per_token
 
 
-def request_prompts(request: InferenceRequest, messages: Sequence[Turn]) -> list[RequestPrompt]:
+def request_prompts(request: InferenceRequest, messages: Sequence[Turn]) -> list[PromptTokenCounts]:
     """Return the prompts of a request: one of `messages`, or those that it has instead."""
     if not request.prompts:
-        return [RequestPrompt(request.text_bytes(messages))]
+        return [PromptTokenCounts(request.text_bytes(messages))]
     return [
-        RequestPrompt(text_bytes=utf8_bytes(prompt))
+        PromptTokenCounts(text_bytes=utf8_bytes(prompt))
         if isinstance(prompt, str)
-        else RequestPrompt(id_tokens=len(prompt))
+        else PromptTokenCounts(id_tokens=len(prompt))
         for prompt in request.prompts
     ]

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from shared.ids import ModelId
-from shared.messages.request_events import RequestFailed
+from shared.messages.request_events import AttemptFailed
 from worker.requests.active_request import ActiveRequest, RequestKey
-from worker.requests.choice import RequestChoice
+from worker.requests.choice import ActiveChoice
 
 _RETENTION_S = 30.0
 
@@ -17,7 +17,7 @@ class RequeuedRequest(NamedTuple):
     monotonic clock."""
 
     request: ActiveRequest
-    event: RequestFailed
+    event: AttemptFailed
     at: float
 
 
@@ -27,7 +27,7 @@ class RequestTable:
     def __init__(self) -> None:
         self._present: dict[RequestKey, ActiveRequest] = {}
         self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
-        self._by_sequence: dict[int, tuple[ActiveRequest, RequestChoice]] = {}
+        self._by_sequence: dict[int, tuple[ActiveRequest, ActiveChoice]] = {}
         self._ended_by_sequence: dict[int, ActiveRequest] = {}
         self._requeued: dict[RequestKey, RequeuedRequest] = {}  # in the order of their ends
 
@@ -99,7 +99,7 @@ class RequestTable:
         """The requests that were requeued recently."""
         return list(self._requeued.values())
 
-    def requeue(self, request: ActiveRequest, event: RequestFailed, now: float) -> None:
+    def requeue(self, request: ActiveRequest, event: AttemptFailed, now: float) -> None:
         """Remember a request that was sent back to its owner, who may be dead by now."""
         self._requeued.pop(request.key, None)
         self._requeued[request.key] = RequeuedRequest(request, event, now)
@@ -127,7 +127,7 @@ class RequestTable:
         for choice in request.choices:
             self._by_sequence[choice.sequence] = (request, choice)
 
-    def of_sequence(self, sequence: int) -> tuple[ActiveRequest, RequestChoice] | None:
+    def of_sequence(self, sequence: int) -> tuple[ActiveRequest, ActiveChoice] | None:
         """Return the request and choice of a sequence that is in an engine."""
         return self._by_sequence.get(sequence)
 
@@ -139,7 +139,7 @@ class RequestTable:
             return None
         return request
 
-    def leave_engine(self, choice: RequestChoice) -> ActiveRequest | None:
+    def leave_engine(self, choice: ActiveChoice) -> ActiveRequest | None:
         """Remove the sequence of a choice from its engine; returns its request, None if it was in
         no engine."""
         request, _ = self._by_sequence.pop(choice.sequence, (None, None))

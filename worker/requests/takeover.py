@@ -7,9 +7,9 @@ from typing import Any
 
 from shared.codec import encode
 from shared.ids import ControllerId
-from shared.messages.control import ClaimedRequest, ClaimedState, RequestRef
+from shared.messages.control import AttemptRef, ClaimedRequest, ClaimedState
 from shared.messages.dispatch import Continuation, Dispatch
-from shared.messages.request_events import RequestFailed
+from shared.messages.request_events import AttemptFailed
 from shared.messages.stream import Done, Failed
 from worker.requests.active_request import ActiveRequest
 from worker.requests.leader_events import failed_event
@@ -43,7 +43,7 @@ def claim_requests(
 
 
 def request_contents(
-    table: RequestTable, refs: Iterable[RequestRef], max_bytes: int
+    table: RequestTable, refs: Iterable[AttemptRef], max_bytes: int
 ) -> list[Dispatch]:
     """Return the contents of the first of these requests, up to `max_bytes` in total but at least
     one; requests that are not here are omitted."""
@@ -62,7 +62,7 @@ def request_contents(
 
 
 def _claimed_request(
-    request: ActiveRequest, requeued: RequestFailed | None = None
+    request: ActiveRequest, requeued: AttemptFailed | None = None
 ) -> ClaimedRequest:
     """Describe a request; `requeued` is the event with which it was requeued, if it was."""
     dispatch, state, failure = request.dispatch, _CLAIMED_STATES[type(request.end)], requeued

@@ -7,20 +7,20 @@ from itertools import islice
 from typing import NamedTuple
 
 from shared.ids import ModelId, SessionKey
-from shared.messages.prefixes import PrefixIndex
+from shared.messages.prefixes import PrefixChainSet
 from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.worker_report import QueueStatus
 from shared.request_queue import PriorityQueue
 from shared.settings.worker import RequestQueueSettings as RequestQueueSettings
 from shared.settings.worker import WorkerSettings
 from worker.engine_process.process import EngineProcess
-from worker.engine_process.threads import EngineThreads, shared_cores
-from worker.models.catalogue import ModelCatalogue
+from worker.engine_process.threads import CoreAllocator, shared_cores
+from worker.models.catalogue import WorkerModels
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.drain_rate import DrainRate
-from worker.scheduling.engine_costs import Cost, EngineCosts
-from worker.scheduling.engine_selection import EngineSelection
-from worker.scheduling.prefetch import PrefetchPlanner
+from worker.scheduling.engine_costs import Cost, EngineCostEstimator
+from worker.scheduling.engine_selection import EngineSelector
+from worker.scheduling.prefetch import PrefetchAssignments
 from worker.scheduling.quarantine import Quarantine
 from worker.scheduling.queue_statistics import QueueStatistics
 
@@ -55,9 +55,9 @@ class Admission:
     def __init__(
         self,
         settings: WorkerSettings,
-        models: ModelCatalogue,
+        models: WorkerModels,
         engines: Sequence[EngineProcess],
-        costs: EngineCosts,
+        costs: EngineCostEstimator,
     ) -> None:
         self._models = models
         self._most_rows = settings.continuous_batching.max_rows
@@ -72,12 +72,12 @@ class Admission:
         self._max_wait_s = None if queue.max_wait_ms is None else queue.max_wait_ms / 1000
         self._statistics = QueueStatistics(time.monotonic)
         self._drain = DrainRate(time.monotonic)
-        self._prefixes = PrefixIndex()  # of running requests
+        self._prefixes = PrefixChainSet()  # of running requests
         self._engines = engines
-        self._selection = EngineSelection(engines, self._max_sequences)
-        self._threads = EngineThreads(engines, shared_cores(settings.engines))
+        self._selection = EngineSelector(engines, self._max_sequences)
+        self._threads = CoreAllocator(engines, shared_cores(settings.engines))
         self._costs = costs
-        self._prefetch_planner = PrefetchPlanner()
+        self._prefetch_planner = PrefetchAssignments()
         self._quarantine = Quarantine()
 
     def configure(self, settings: RequestQueueSettings) -> None:

@@ -32,7 +32,7 @@ class _CachedSequence:
     memory_tokens: int = 0
 
 
-class CachedPrefixTracker:
+class LocalPrefixIndex:
     """The sequences that were served last, and how much of them is cached."""
 
     def __init__(self, worker: WorkerId, boot_id: BootId, sessions: SessionStore) -> None:

@@ -5,11 +5,11 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from worker.engine_process.exit import EngineExit
+from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.link.activity import EngineActivity
-from worker.models.catalogue import Model, ModelCatalogue
-from worker.models.loader import ModelLoader
+from worker.models.catalogue import Model, WorkerModels
+from worker.models.loader import ModelLoadCoordinator
 from worker.requests.active_request import ActiveRequest
 from worker.requests.table import RequestTable
 
@@ -32,13 +32,15 @@ class _Verdict:
 class CrashAttribution:
     """Goes by the activity record of the engine: `worker.link.activity`."""
 
-    def __init__(self, models: ModelCatalogue, loader: ModelLoader, requests: RequestTable) -> None:
+    def __init__(
+        self, models: WorkerModels, loader: ModelLoadCoordinator, requests: RequestTable
+    ) -> None:
         self._models = models
         self._loader = loader
         self._requests = requests
         self._verdicts: dict[int, _Verdict] = {}  # by engine
 
-    def explain(self, engine: EngineProcess, end: EngineExit) -> bool:
+    def explain(self, engine: EngineProcess, end: UnexpectedEngineExit) -> bool:
         """Find what is to blame for the exit of an engine, while its requests are still assigned
         to it; returns whether a model or a request is. Call `apply` next."""
         work = end.work or end.killed_at

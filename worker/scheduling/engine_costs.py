@@ -7,18 +7,22 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from shared.messages.prefixes import PrefixIndex
+from shared.messages.prefixes import PrefixChainSet
 from worker.engine_process.process import EngineProcess
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
-from worker.scheduling.engine_scaling import RequestCost, idle_engine_cost_ms, scale_up_cost_ms
-from worker.scheduling.model_speeds import ModelSpeeds
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
+from worker.scheduling.engine_scaling import (
+    TypicalRequestCost,
+    idle_engine_cost_ms,
+    scale_up_cost_ms,
+)
+from worker.scheduling.model_speeds import ModelStatistics
 
 Cost = Callable[[EngineProcess, int], float]
 """Returns the cost of a request on an engine that has this many sequences, in milliseconds."""
 
 
-class EngineCosts:
+class EngineCostEstimator:
     """
     Args:
         engines: all engines of this worker; the list may still grow.
@@ -28,8 +32,8 @@ class EngineCosts:
     def __init__(
         self,
         engines: Sequence[EngineProcess],
-        speeds: ModelSpeeds,
-        cached_prefixes: CachedPrefixTracker,
+        speeds: ModelStatistics,
+        cached_prefixes: LocalPrefixIndex,
         cores: int | None,
     ) -> None:
         self._engines = engines
@@ -37,7 +41,7 @@ class EngineCosts:
         self._cached_prefixes = cached_prefixes
         self._cores = cores
         self._sequences: Counter[int] = Counter()
-        self._running: defaultdict[int, PrefixIndex] = defaultdict(PrefixIndex)
+        self._running: defaultdict[int, PrefixChainSet] = defaultdict(PrefixChainSet)
         self._engine_of: dict[ActiveRequest, int] = {}
 
     def on_admitted(self, request: ActiveRequest, engine: int) -> None:
@@ -78,8 +82,10 @@ class EngineCosts:
             share = max(cached.get(engine, 0.0), links[count - 1][1] if count else 0.0)
             return (1 - share) * tokens * token_ms
 
-        def request_cost(engine: int) -> RequestCost:
-            return RequestCost.measured(prompt_ms(engine), answer_tokens, step_ms, row_ms, threads)
+        def request_cost(engine: int) -> TypicalRequestCost:
+            return TypicalRequestCost.measured(
+                prompt_ms(engine), answer_tokens, step_ms, row_ms, threads
+            )
 
         spread = self._spread(request_cost, len(request.choices))
 
@@ -91,7 +97,7 @@ class EngineCosts:
         return cost
 
     def _spread(
-        self, request_cost: Callable[[int], RequestCost], new_sequences: int
+        self, request_cost: Callable[[int], TypicalRequestCost], new_sequences: int
     ) -> dict[int, tuple[int, float]]:
         """Return surcharges for engines that should rather be idle, by engine: extra rows, so that
         the engine looks as busy as the next best one, and the milliseconds that all sequences lose

@@ -18,7 +18,7 @@ time."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequestCost:
+class TypicalRequestCost:
     """What a typical request takes, in milliseconds with one thread.
 
     Attributes:
@@ -34,7 +34,7 @@ class RequestCost:
     @classmethod
     def measured(
         cls, prompt_ms: float, answer_tokens: float, step_ms: float, row_ms: float, threads: float
-    ) -> "RequestCost":
+    ) -> "TypicalRequestCost":
         """Convert durations that were measured with `threads` threads."""
         return cls(
             prompt_ms / _share(_SERIAL_PREFILL, threads),
@@ -44,14 +44,14 @@ class RequestCost:
         )
 
 
-def scale_up_cost_ms(work: RequestCost, busy: int, sequences: int, cores: int) -> float:
+def scale_up_cost_ms(work: TypicalRequestCost, busy: int, sequences: int, cores: int) -> float:
     """Return the milliseconds that all sequences together lose if one more engine than `busy` has
     work, beyond the required gain; negative if they gain."""
     before = _machine_ms(work, busy, sequences, cores)
     return sequences * (_machine_ms(work, busy + 1, sequences, cores) - _MIN_GAIN * before)
 
 
-def idle_engine_cost_ms(work: RequestCost, busy: int, sequences: int, cores: int) -> float:
+def idle_engine_cost_ms(work: TypicalRequestCost, busy: int, sequences: int, cores: int) -> float:
     """Return the milliseconds that all sequences together lose with `busy` engines instead of one
     fewer; 0 if the gain is too small for a change."""
     before = _machine_ms(work, busy, sequences, cores)
@@ -60,7 +60,7 @@ def idle_engine_cost_ms(work: RequestCost, busy: int, sequences: int, cores: int
     )
 
 
-def _machine_ms(work: RequestCost, engines: int, sequences: int, cores: int) -> float:
+def _machine_ms(work: TypicalRequestCost, engines: int, sequences: int, cores: int) -> float:
     """Return the machine's time that each sequence takes, if they are spread over engines that
     share its cores."""
     threads = max(1.0, cores / engines)

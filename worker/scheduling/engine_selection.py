@@ -11,17 +11,17 @@ from worker.engine_process.process import EngineState
 _MAX_SESSIONS = 10_000
 
 
-class SelectableEngine(Protocol):
+class EngineCandidate(Protocol):
     @property
     def index(self) -> int: ...
     @property
     def state(self) -> EngineState: ...
 
 
-E = TypeVar("E", bound=SelectableEngine)
+E = TypeVar("E", bound=EngineCandidate)
 
 
-class EngineSelection(Generic[E]):
+class EngineSelector(Generic[E]):
     """
     Attributes:
         sequences: number of sequences by engine.

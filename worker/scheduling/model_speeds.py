@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from shared.ids import ModelId
-from shared.messages.model_status import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT, ModelSpeed
+from shared.messages.model_status import (
+    TYPICAL_ANSWER_TOKENS,
+    TYPICAL_ANSWER_WEIGHT,
+    ModelPerformance,
+)
 from worker.engine_process.process import EngineProcess
 from worker.models.catalogue import Model
 
@@ -44,7 +48,7 @@ class _Observed:
     prefill_tokens_per_s: float = 0.0
 
 
-class ModelSpeeds:
+class ModelStatistics:
     """Sizes are observed from requests; speeds are measured by the engines.
 
     Args:
@@ -68,16 +72,16 @@ class ModelSpeeds:
         """Record the length of an answer that was not cancelled."""
         self._observed[model].answer_tokens.add(tokens, 1)
 
-    def observed(self, model: ModelId) -> ModelSpeed:
+    def observed(self, model: ModelId) -> ModelPerformance:
         """Return the typical sizes of the requests of a model, without its speeds."""
         observed = self._observed[model]
-        return ModelSpeed(
+        return ModelPerformance(
             bytes_per_token=round(observed.bytes_per_token.value(), 2),
             prefill_share=round(observed.prefill_share.value(unknown=1.0), 3),
             answer_tokens=round(observed.answer_tokens.value(), 1),
         )
 
-    def of(self, model: Model) -> ModelSpeed:
+    def of(self, model: Model) -> ModelPerformance:
         """Return the sizes and speeds of a model as of now."""
         observed = self._observed[model.id]
         batches = [

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from worker.engine_process.process import EngineProcess
-from worker.link.orders import CancelPrefetch, Prefetch
+from worker.link.orders import CancelPrefixPrefetch, Prefetch
 from worker.requests.active_request import ActiveRequest
 from worker.requests.engine_order import submit_order
 
 
-class PrefetchPlanner:
+class PrefetchAssignments:
     """At most one engine prefetches for a request, and the request may still go to another one.
     Only the first choice is prefetched: the others mostly have the same prompt."""
 
@@ -32,7 +32,7 @@ class PrefetchPlanner:
     def forget(self, request: ActiveRequest) -> None:
         """Cancel the prefetch for a request, if there is one."""
         if (engine := self._engines.pop(request, None)) is not None:
-            engine.send(CancelPrefetch(request.choices[0].sequence))
+            engine.send(CancelPrefixPrefetch(request.choices[0].sequence))
 
     def on_admitted(self, request: ActiveRequest, engine: EngineProcess) -> None:
         """Forget a request that is submitted to an engine, which uses its own prefetch; a prefetch

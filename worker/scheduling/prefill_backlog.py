@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from shared.ids import ModelId
-from shared.messages.model_status import ModelSpeed
+from shared.messages.model_status import ModelPerformance
 from worker.requests.active_request import ActiveRequest
 
 
 def prefill_ms(
     engines: Collection[int],
     requests: Iterable[ActiveRequest],
-    speeds: Mapping[ModelId, ModelSpeed],
+    speeds: Mapping[ModelId, ModelPerformance],
 ) -> float:
     """Return the milliseconds until the first engine has prefilled its prompts and its share of the
     queued ones. Models whose speed is unknown count 0.

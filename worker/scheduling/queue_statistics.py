@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shared.messages.priorities import PRIORITIES, Priority
-from shared.messages.worker_report import LevelStatus, QueueStatus
+from shared.messages.worker_report import QueuePriorityStatus, QueueStatus
 
 _RATE_WINDOW_S = 30.0
 _MAX_WAITS = 512
@@ -77,7 +77,7 @@ class QueueStatistics:
 
     def status(self, queued: dict[Priority, int], capacity: dict[Priority, int]) -> QueueStatus:
         levels = {
-            name: LevelStatus(
+            name: QueuePriorityStatus(
                 queued=queued.get(name, 0),
                 admitted=level.admitted,
                 rejected=level.rejected,

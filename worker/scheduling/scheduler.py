@@ -17,19 +17,19 @@ from shared.messages.priorities import Priority
 from shared.messages.stream import StreamError
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from shared.settings.tree import ClusterSettings
-from worker.engine_process.exit import EngineExit
+from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.engine_process.threads import shared_cores
 from worker.link.facts import (
     EngineStarted,
     Fact,
     PrefillAdvanced,
+    PrefillStarted,
     PrefixRestored,
     SequenceCached,
     SequencePreempted,
     SequenceRejected,
     SequencesMeasured,
-    SequenceStarted,
     StepCompleted,
 )
 from worker.memory.guard import MemoryGuard
@@ -39,15 +39,15 @@ from worker.requests.active_request import ActiveRequest, RequestKey
 from worker.requests.engine_order import submit_order
 from worker.requests.table import RequestTable
 from worker.scheduling.admission import Admission
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.crash_attribution import CrashAttribution
-from worker.scheduling.engine_costs import EngineCosts
-from worker.scheduling.model_speeds import ModelSpeeds
-from worker.scheduling.step_results import StepResults
-from worker.scheduling.termination import RequestTermination
+from worker.scheduling.engine_costs import EngineCostEstimator
+from worker.scheduling.model_speeds import ModelStatistics
+from worker.scheduling.step_results import StepResultHandler
+from worker.scheduling.termination import RequestTerminator
 from worker.sessions.store import SessionStore
-from worker.streams.publisher import PublishBatch
-from worker.streams.status import StreamStatus
+from worker.streams.publisher import OutgoingBatch
+from worker.streams.status import StreamStatusSender
 
 
 class Scheduler:
@@ -64,9 +64,9 @@ class Scheduler:
         worker: WorkerId,
         settings: ClusterSettings,
         engines: Sequence[EngineProcess],
-        put: Callable[[PublishBatch], None],
+        put: Callable[[OutgoingBatch], None],
         sessions: SessionStore,
-        cached_prefixes: CachedPrefixTracker,
+        cached_prefixes: LocalPrefixIndex,
     ) -> None:
         self._worker = worker
         self.sessions = sessions
@@ -74,7 +74,7 @@ class Scheduler:
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._requests = RequestTable()
         self._numbers = itertools.count(1)
-        self._speeds = ModelSpeeds(engines)
+        self._speeds = ModelStatistics(engines)
         self.engines = engines
         self.changes = Changes()
         self.guard = MemoryGuard(settings.worker.resource_limits, engines)
@@ -90,12 +90,12 @@ class Scheduler:
             self.models.catalogue, self.models.loader, self._requests
         )
         cores = shared_cores(settings.worker.engines)
-        costs = EngineCosts(engines, self._speeds, cached_prefixes, cores)
+        costs = EngineCostEstimator(engines, self._speeds, cached_prefixes, cores)
         self.admission = Admission(settings.worker, self.models.catalogue, engines, costs)
         for session in sessions.cached():
             self.admission.set_home(session.key, session.engine)
-        self._status = StreamStatus(self.models.catalogue, put)
-        self.termination = RequestTermination(
+        self._status = StreamStatusSender(self.models.catalogue, put)
+        self.termination = RequestTerminator(
             engines,
             self.models.catalogue,
             self._requests,
@@ -104,7 +104,7 @@ class Scheduler:
             self.changes,
             put,
         )
-        self.results = StepResults(self._requests, self._speeds, self.termination, put)
+        self.results = StepResultHandler(self._requests, self._speeds, self.termination, put)
 
     def configure(self, settings: ClusterSettings) -> None:
         """Apply those of the settings that need no restart."""
@@ -306,7 +306,7 @@ class Scheduler:
 
     # Engines.
 
-    def explain_end(self, engine: EngineProcess, end: EngineExit) -> bool:
+    def explain_end(self, engine: EngineProcess, end: UnexpectedEngineExit) -> bool:
         """Whether a model or a request is to blame for the exit of an engine; call
         `on_engine_lost` next."""
         return self._crash_attribution.explain(engine, end)
@@ -339,7 +339,7 @@ class Scheduler:
             case StepCompleted():
                 self.results.publish(engine.index, fact.outputs)
                 self._admit_all()
-            case SequenceStarted():
+            case PrefillStarted():
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
                     request.start_choice(choice, fact.prompt_tokens)

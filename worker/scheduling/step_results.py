@@ -8,17 +8,17 @@ from shared.messages.stream import Done
 from worker.engine_process.throughput import Throughput
 from worker.link.facts import Output
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import RequestChoice
+from worker.requests.choice import ActiveChoice
 from worker.requests.leader_events import tokens_emitted
 from worker.requests.table import RequestTable
-from worker.scheduling.model_speeds import ModelSpeeds
-from worker.scheduling.termination import RequestTermination
-from worker.streams.publisher import ClientMessage, PublishBatch
+from worker.scheduling.model_speeds import ModelStatistics
+from worker.scheduling.termination import RequestTerminator
+from worker.streams.publisher import OutgoingBatch, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 
 
-class StepResults:
+class StepResultHandler:
     """
     Args:
         put: passes messages to the publisher.
@@ -30,9 +30,9 @@ class StepResults:
     def __init__(
         self,
         requests: RequestTable,
-        speeds: ModelSpeeds,
-        termination: RequestTermination,
-        put: Callable[[PublishBatch], None],
+        speeds: ModelStatistics,
+        termination: RequestTerminator,
+        put: Callable[[OutgoingBatch], None],
     ) -> None:
         self._requests = requests
         self._speeds = speeds
@@ -43,7 +43,7 @@ class StepResults:
 
     def publish(self, engine: int, outputs: Iterable[Output]) -> None:
         """Publish the outputs of one step of an engine, in one batch."""
-        batch = PublishBatch()
+        batch = OutgoingBatch()
         generated = 0
         for output in outputs:
             if entry := self._requests.of_sequence(output.sequence):
@@ -56,13 +56,13 @@ class StepResults:
     def cancel_queued(self, request: ActiveRequest) -> None:
         """End the choices of a request that no engine has as cancelled."""
         for choice in request.choices:
-            batch = PublishBatch()
+            batch = OutgoingBatch()
             output = Output(choice.sequence, choice.tokens, [], "", "cancelled")
             self._advance(request, choice, output, batch)
             self._put(batch)
 
     def _advance(
-        self, request: ActiveRequest, choice: RequestChoice, output: Output, batch: PublishBatch
+        self, request: ActiveRequest, choice: ActiveChoice, output: Output, batch: OutgoingBatch
     ) -> None:
         """Add the leader's event and the client's messages of one output to `batch`."""
         was_started, differed = request.started, request.differs
@@ -79,13 +79,13 @@ class StepResults:
         if choice.finished:
             self._termination.release_slot(choice)
         for message in messages:
-            batch.client_messages.append(ClientMessage.to_all(request, message))
+            batch.client_messages.append(OutgoingMessage.to_all(request, message))
             request.last_sent_at = time.monotonic()
             if isinstance(message, Done):
                 self._termination.complete(request, batch)
 
     def _observe(
-        self, request: ActiveRequest, choice: RequestChoice, output: Output, *, first: bool
+        self, request: ActiveRequest, choice: ActiveChoice, output: Output, *, first: bool
     ) -> None:
         """Record the sizes of prompts and answers; `first`: the request's first token."""
         if first:

@@ -9,19 +9,19 @@ from shared.errors import is_caused_by_request
 from shared.messages.stream import Done, StreamError
 from worker.engine_process.process import EngineProcess
 from worker.link.orders import Cancel
-from worker.models.catalogue import ModelCatalogue
+from worker.models.catalogue import WorkerModels
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import RequestChoice
+from worker.requests.choice import ActiveChoice
 from worker.requests.leader_events import failed_event, finished_event
 from worker.requests.table import RequestTable
 from worker.scheduling.admission import Admission
 from worker.sessions.store import SessionStore
-from worker.streams.publisher import ClientMessage, PublishBatch
+from worker.streams.publisher import OutgoingBatch, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 
 
-class RequestTermination:
+class RequestTerminator:
     """Ends requests, and releases what they hold.
 
     Args:
@@ -37,12 +37,12 @@ class RequestTermination:
     def __init__(
         self,
         engines: Sequence[EngineProcess],
-        models: ModelCatalogue,
+        models: WorkerModels,
         requests: RequestTable,
         admission: Admission,
         sessions: SessionStore,
         changes: Changes,
-        put: Callable[[PublishBatch], None],
+        put: Callable[[OutgoingBatch], None],
     ) -> None:
         self._engines = engines
         self._models = models
@@ -55,7 +55,7 @@ class RequestTermination:
         self.rejected = 0
         self.failed = 0
 
-    def complete(self, request: ActiveRequest, batch: PublishBatch) -> None:
+    def complete(self, request: ActiveRequest, batch: OutgoingBatch) -> None:
         """End a request whose terminal message is in `batch`, and add the event for its leader."""
         batch.events.append((request.owner, finished_event(request)))
         self.end(request)
@@ -76,11 +76,11 @@ class RequestTermination:
         """End a request with an error; with `requeue` its client is not told, and the leader
         dispatches the request again."""
         event = failed_event(request, error, terminal_sent=not requeue, suspect=suspect)
-        batch = PublishBatch([(request.owner, event)])
+        batch = OutgoingBatch([(request.owner, event)])
         if requeue:
             self._requests.requeue(request, event, time.monotonic())
         else:
-            batch.client_messages.append(ClientMessage.to_all(request, request.fail(error)))
+            batch.client_messages.append(OutgoingMessage.to_all(request, request.fail(error)))
         self.end(request, cancel=True)
         self._put(batch)
         if is_caused_by_request(error.code):
@@ -108,7 +108,7 @@ class RequestTermination:
         for choice in request.choices:
             self.release_slot(choice)
 
-    def release_slot(self, choice: RequestChoice) -> None:
+    def release_slot(self, choice: ActiveChoice) -> None:
         """Release the slot of a choice that left its engine, if it has one."""
         if (request := self._requests.leave_engine(choice)) is not None:
             assert request.engine is not None

@@ -11,7 +11,7 @@ from shared.messages.control import SessionStatus
 from shared.messages.conversation import Turn
 from shared.settings.kv_cache import SessionsSettings
 from worker.link.facts import SequenceCached, SequenceMeasured
-from worker.link.orders import DropSequence, Order, TrackSequence
+from worker.link.orders import EvictCachedSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest
 from worker.sessions.files import SessionFiles
 from worker.sessions.session import Session
@@ -246,7 +246,7 @@ class SessionStore:
         if not others:
             del self._by_end[engine, end]
         if drop and not others:
-            self._send(engine, DropSequence(end))
+            self._send(engine, EvictCachedSequence(end))
         elif session.pinned:
             pinned = any(other.pinned for other in others)
             self._send(engine, TrackSequence(end, pinned=pinned))

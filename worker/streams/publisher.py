@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.changes import Changes
 from shared.codec import encode
 from shared.errors import BusError
@@ -23,7 +23,7 @@ from shared.messages.stream import Done, Failed, StreamError, StreamMessage, enc
 from shared.messages.stream import encode as encode_stream
 from worker.link.frames import BACKLOG_LIMIT_BYTES
 from worker.requests.active_request import ActiveRequest
-from worker.streams.stream_lease import StreamLease
+from worker.streams.stream_lease import PublishLease
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _RECONNECT_GRACE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class ClientMessage:
+class OutgoingMessage:
     """A message of a stream, and the inboxes that get it."""
 
     request: ActiveRequest
@@ -41,18 +41,18 @@ class ClientMessage:
     inboxes: tuple[str, ...]
 
     @classmethod
-    def to_all(cls, request: ActiveRequest, message: StreamMessage) -> "ClientMessage":
+    def to_all(cls, request: ActiveRequest, message: StreamMessage) -> "OutgoingMessage":
         """Address the inboxes that are attached now; one that is attached later gets the whole
         stream then."""
         return cls(request, message, tuple(request.inboxes))
 
 
 @dataclass(slots=True)
-class PublishBatch:
+class OutgoingBatch:
     """What one decode step, or another event, publishes."""
 
     events: list[tuple[ControllerId, RequestEvent]] = field(default_factory=list)
-    client_messages: list[ClientMessage] = field(default_factory=list)
+    client_messages: list[OutgoingMessage] = field(default_factory=list)
 
     @property
     def cost_bytes(self) -> int:
@@ -74,7 +74,7 @@ class StreamPublisher:
         bus: Bus,
         worker: WorkerId,
         boot_id: BootId,
-        lease: StreamLease,
+        lease: PublishLease,
         *,
         check_streams: Callable[[Iterable[ActiveRequest]], Awaitable[None]],
         on_missed: Callable[[str], None],
@@ -87,13 +87,13 @@ class StreamPublisher:
         self._on_missed = on_missed
         self._probes = bus.new_inbox()
         self._ignore_missed_until = 0.0
-        self._backlog: deque[PublishBatch] = deque()
+        self._backlog: deque[OutgoingBatch] = deque()
         self._changes = Changes()
         self._backlog_bytes = 0
         self._has_capacity = asyncio.Event()
         self._has_capacity.set()
 
-    def put(self, outgoing: PublishBatch) -> None:
+    def put(self, outgoing: OutgoingBatch) -> None:
         if outgoing.events or outgoing.client_messages:
             self._backlog_bytes += outgoing.cost_bytes
             if self._backlog_bytes > BACKLOG_LIMIT_BYTES:
@@ -143,18 +143,18 @@ class StreamPublisher:
                 self._lease.restore(connection)
                 self._ignore_missed_until = self._lease.now() + _RECONNECT_GRACE_S
 
-    async def _on_probe_answer(self, message: BusMessage) -> None:
+    async def _on_probe_answer(self, message: IncomingMessage) -> None:
         if message.no_responders and self._lease.now() > self._ignore_missed_until:
             self._on_missed(message.subject.removeprefix(f"{self._probes}."))
 
-    async def _publish(self, outgoing: PublishBatch) -> None:
+    async def _publish(self, outgoing: OutgoingBatch) -> None:
         by_owner: defaultdict[ControllerId, list[RequestEvent]] = defaultdict(list)
         for owner, event in outgoing.events:
             by_owner[owner].append(event)
         for owner, events in by_owner.items():
             body = RequestEvents(worker=self._worker, boot_id=self._boot_id, events=events)
             await self._send(subjects.request_event(owner), encode(body))
-        multiplexed: defaultdict[str, list[ClientMessage]] = defaultdict(list)
+        multiplexed: defaultdict[str, list[OutgoingMessage]] = defaultdict(list)
         for client_message in outgoing.client_messages:
             if client_message.request.fenced:
                 continue
@@ -168,7 +168,9 @@ class StreamPublisher:
         for inbox, client_messages in multiplexed.items():
             await self._send_client_messages(inbox, client_messages)
 
-    async def _send_client_messages(self, inbox: str, client_messages: list[ClientMessage]) -> None:
+    async def _send_client_messages(
+        self, inbox: str, client_messages: list[OutgoingMessage]
+    ) -> None:
         """Publish one NATS message: a single client message, or several for a multiplexed inbox;
         one that is too large is split, or replaced by an error."""
         payload = _encode(
@@ -182,7 +184,7 @@ class StreamPublisher:
             payload = _encode(client_messages, [_too_large(client_messages[0], len(payload))])
         await self._send(inbox, payload, reply=self._probe(inbox, client_messages))
 
-    def _probe(self, inbox: str, client_messages: list[ClientMessage]) -> str:
+    def _probe(self, inbox: str, client_messages: list[OutgoingMessage]) -> str:
         """Return a reply subject on which the server reports a missing subscriber, if a probe is
         due."""
         now = self._lease.now()
@@ -202,14 +204,14 @@ class StreamPublisher:
             logger.warning("a message could not be published: %s", error.message)
 
 
-def _encode(client_messages: list[ClientMessage], messages: list[StreamMessage]) -> bytes:
+def _encode(client_messages: list[OutgoingMessage], messages: list[StreamMessage]) -> bytes:
     if client_messages[0].request.multiplex:
         return encode_multiplexed(messages)
     (message,) = messages
     return encode_stream(message)
 
 
-def _too_large(client_message: ClientMessage, size: int) -> Failed:
+def _too_large(client_message: OutgoingMessage, size: int) -> Failed:
     """End a request whose answer does not fit into one message."""
     message = f"the answer has {size} bytes, more than one message may have"
     return client_message.request.fail(StreamError.of("answer_too_large", message))

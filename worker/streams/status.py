@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from shared.inboxes import PROBE_INTERVAL_S
 from shared.messages.stream import KEEP_ALIVE_S
-from worker.models.catalogue import ModelCatalogue
+from worker.models.catalogue import WorkerModels
 from worker.requests.active_request import ActiveRequest
-from worker.streams.publisher import ClientMessage, PublishBatch
+from worker.streams.publisher import OutgoingBatch, OutgoingMessage
 
 _PROGRESS_INTERVAL_S = 0.5
 
 
-class StreamStatus:
+class StreamStatusSender:
     """Sends the status messages of streams.
 
     Args:
@@ -21,21 +21,21 @@ class StreamStatus:
         put: passes messages to the publisher.
     """
 
-    def __init__(self, models: ModelCatalogue, put: Callable[[PublishBatch], None]) -> None:
+    def __init__(self, models: WorkerModels, put: Callable[[OutgoingBatch], None]) -> None:
         self._models = models
         self._put = put
 
     def accepted(self, request: ActiveRequest) -> None:
         """Send `accepted`: this worker answers for the request from now on."""
         if (message := request.accepted_message()) is not None:
-            self._put(PublishBatch(client_messages=[ClientMessage.to_all(request, message)]))
+            self._put(OutgoingBatch(client_messages=[OutgoingMessage.to_all(request, message)]))
 
     def send(self, request: ActiveRequest) -> None:
         """Send the state of a request to all its inboxes."""
         message = request.state_message()
         request.last_sent_at = time.monotonic()
         if message is not None:
-            self._put(PublishBatch(client_messages=[ClientMessage.to_all(request, message)]))
+            self._put(OutgoingBatch(client_messages=[OutgoingMessage.to_all(request, message)]))
 
     def renew(self, request: ActiveRequest, now: float) -> None:
         """Send a keep-alive, or the progress of loading the request's model, if it is due."""
@@ -52,8 +52,10 @@ class StreamStatus:
         if accepted is not None and request.end is None and not index:
             messages.insert(0, accepted)
         self._put(
-            PublishBatch(
-                client_messages=[ClientMessage(request, message, (inbox,)) for message in messages]
+            OutgoingBatch(
+                client_messages=[
+                    OutgoingMessage(request, message, (inbox,)) for message in messages
+                ]
             )
         )
 

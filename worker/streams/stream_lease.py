@@ -11,7 +11,7 @@ from collections.abc import Callable
 from shared.clock import boottime_s
 
 
-class StreamLease:
+class PublishLease:
     """Valid for `duration_s` after each heartbeat that is known to have arrived."""
 
     def __init__(self, duration_s: float, clock: Callable[[], float] = boottime_s) -> None:

@@ -18,7 +18,7 @@ _EMPTY_BLOCK = {"type": "text", "text": ""}
 """The content of an empty answer: clients expect at least one block."""
 
 
-class MessageFormat:
+class MessageSerializer:
     """Objects of the type `message`, and the events `message_start` ... `message_stop`."""
 
     def __init__(self, request_id: RequestId, model: str) -> None:
@@ -69,7 +69,7 @@ class MessageFormat:
         }
 
 
-class TokenCountFormat:
+class TokenCountSerializer:
     """Objects of the type `message_tokens_count`."""
 
     async def whole(self, completion: Completion) -> dict[str, Any]:

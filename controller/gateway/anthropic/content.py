@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 from shared.messages.conversation import MAX_CALLS
 
 CacheControl = dict[str, Any]
@@ -20,14 +20,14 @@ _OtherType = Literal[
 ]  # fmt: skip
 
 
-class TextBlock(ExternalModel):
+class TextBlock(ExternalInput):
     type: Literal["text"]
     text: str
     cache_control: CacheControl | None = None
     citations: Annotated[list[Any], Field(fail_fast=True)] | None = None
 
 
-class OtherBlock(ExternalModel):
+class UnsupportedBlock(ExternalInput):
     """A block of a known type that is not supported."""
 
     model_config = ConfigDict(extra="allow")
@@ -35,7 +35,7 @@ class OtherBlock(ExternalModel):
     type: _OtherType
 
 
-class ThinkingBlock(ExternalModel):
+class ThinkingBlock(ExternalInput):
     """Reasoning that clients send back; the signature is not checked."""
 
     type: Literal["thinking"]
@@ -44,7 +44,7 @@ class ThinkingBlock(ExternalModel):
     cache_control: CacheControl | None = None
 
 
-class RedactedThinkingBlock(ExternalModel):
+class RedactedThinkingBlock(ExternalInput):
     """Encrypted reasoning of Anthropic's service, which is dropped."""
 
     type: Literal["redacted_thinking"]
@@ -52,7 +52,7 @@ class RedactedThinkingBlock(ExternalModel):
     cache_control: CacheControl | None = None
 
 
-class ToolUseBlock(ExternalModel):
+class ToolUseBlock(ExternalInput):
     type: Literal["tool_use"]
     id: _CallId
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -66,10 +66,12 @@ class ToolUseBlock(ExternalModel):
         return {"id": self.id, "type": "function", "function": function}
 
 
-class ToolResultBlock(ExternalModel):
+class ToolResultBlock(ExternalInput):
     type: Literal["tool_result"]
     tool_use_id: _CallId
-    content: str | Annotated[list[TextBlock | OtherBlock], Field(fail_fast=True)] | None = None
+    content: str | Annotated[list[TextBlock | UnsupportedBlock], Field(fail_fast=True)] | None = (
+        None
+    )
     is_error: bool | None = None
     cache_control: CacheControl | None = None
 
@@ -89,13 +91,13 @@ _Blocks = Annotated[
         | RedactedThinkingBlock
         | ToolUseBlock
         | ToolResultBlock
-        | OtherBlock
+        | UnsupportedBlock
     ],
     Field(max_length=4 * MAX_CALLS, fail_fast=True),
 ]
 
 
-class Turn(ExternalModel):
+class Turn(ExternalInput):
     """A message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
@@ -112,11 +114,11 @@ class Turn(ExternalModel):
     def unsupported(self) -> Iterator[str]:
         """Yield the paths of unsupported blocks."""
         for index, block in enumerate(self._blocks):
-            if isinstance(block, OtherBlock):
+            if isinstance(block, UnsupportedBlock):
                 yield f"content.{index}.type"
             elif isinstance(block, ToolResultBlock) and isinstance(block.content, list):
                 for inner_index, inner in enumerate(block.content):
-                    if isinstance(inner, OtherBlock):
+                    if isinstance(inner, UnsupportedBlock):
                         yield f"content.{index}.content.{inner_index}.type"
 
     def messages(self) -> list[dict[str, Any]]:
@@ -155,11 +157,11 @@ class Turn(ExternalModel):
         return message
 
     @property
-    def _blocks(self) -> Sequence[ExternalModel]:
+    def _blocks(self) -> Sequence[ExternalInput]:
         return self.content if isinstance(self.content, list) else ()
 
 
-def text_of(content: str | Sequence[ExternalModel]) -> str:
+def text_of(content: str | Sequence[ExternalInput]) -> str:
     """Return the text of a message, a system prompt, or a tool result."""
     if isinstance(content, str):
         return content

@@ -3,7 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from controller.gateway.dialect import HttpError, prompt_is_too_long, retry_headers, status_of
+from controller.gateway.dialect import (
+    ApiErrorResponse,
+    prompt_is_too_long,
+    retry_headers,
+    status_of,
+)
 from shared.errors import ClusterError
 
 _OVERLOADED = 529
@@ -22,9 +27,9 @@ _NO_THREADS = {"error_code": "thread_unsupported_request"}
 """After this error the official clients send the whole conversation each time."""
 
 
-class AnthropicDialect:
-    def http_error(self, error: ClusterError, request_id: str) -> HttpError:
-        return HttpError(_status(error), error_body(error, request_id), retry_headers(error))
+class AnthropicErrorFormat:
+    def http_error(self, error: ClusterError, request_id: str) -> ApiErrorResponse:
+        return ApiErrorResponse(_status(error), error_body(error, request_id), retry_headers(error))
 
 
 def _status(error: ClusterError) -> int:

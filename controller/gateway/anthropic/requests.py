@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 from controller.gateway.affinity import derived_affinity
 from controller.gateway.anthropic.content import TextBlock, Turn, text_of
 from controller.gateway.anthropic.tools import ClientTool, ServerTool, ToolChoice, Tools
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 from shared.messages.priorities import PriorityName
 from shared.messages.request import (
     MaxTokens,
@@ -28,18 +28,18 @@ _BILLING = "x-anthropic-billing-header:"
 this line would never be found in the prefix cache."""
 
 
-class Metadata(ExternalModel):
+class Metadata(ExternalInput):
     user_id: Annotated[str, Field(max_length=1024)] | None = None
 
 
-class Thinking(ExternalModel):
+class Thinking(ExternalInput):
     model_config = ConfigDict(extra="allow")
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: ThinkingBudget | None = None
 
 
-class OutputFormat(ExternalModel):
+class OutputFormat(ExternalInput):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
@@ -49,12 +49,12 @@ class OutputFormat(ExternalModel):
         return self
 
 
-class OutputConfig(ExternalModel):
+class OutputConfig(ExternalInput):
     effort: ReasoningEffort | None = None
     format: OutputFormat | None = None
 
 
-class _Conversation(ExternalModel):
+class _Conversation(ExternalInput):
     """Fields of requests for an answer and for a token count."""
 
     model: ModelName = Field(description="A model, a skill or an alias.", examples=["chat"])

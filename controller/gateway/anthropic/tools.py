@@ -4,13 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 from shared.messages.tools import MAX_TOOLS, ToolName
 
 _CLIENT_TAG, _SERVER_TAG = "", "of Anthropic's own"
 
 
-class ClientTool(ExternalModel):
+class ClientTool(ExternalInput):
     """A tool that the caller runs."""
 
     name: ToolName
@@ -31,7 +31,7 @@ class ClientTool(ExternalModel):
         return {"type": "function", "function": function}
 
 
-class ServerTool(ExternalModel):
+class ServerTool(ExternalInput):
     """A tool that Anthropic's service runs, or whose schema only its models know."""
 
     model_config = ConfigDict(extra="allow")
@@ -52,7 +52,7 @@ Tool = Annotated[
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-class ToolChoice(ExternalModel):
+class ToolChoice(ExternalInput):
     type: Literal["auto", "any", "tool", "none"]
     name: ToolName | None = None
     disable_parallel_tool_use: bool | None = None

@@ -18,7 +18,7 @@ from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage, plain_calls
 
 
-class ChatFormat:
+class ChatCompletionSerializer:
     """Objects of the types `chat.completion` and `chat.completion.chunk`."""
 
     def __init__(

@@ -3,7 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from controller.gateway.dialect import HttpError, prompt_is_too_long, retry_headers, status_of
+from controller.gateway.dialect import (
+    ApiErrorResponse,
+    prompt_is_too_long,
+    retry_headers,
+    status_of,
+)
 from shared.errors import ClusterError
 
 _CODES: Mapping[str, str] = {
@@ -20,9 +25,9 @@ _TYPES: Mapping[int, str] = {
 }
 
 
-class OpenAiDialect:
-    def http_error(self, error: ClusterError, request_id: str) -> HttpError:
-        return HttpError(_status(error), error_body(error), retry_headers(error))
+class OpenAiErrorFormat:
+    def http_error(self, error: ClusterError, request_id: str) -> ApiErrorResponse:
+        return ApiErrorResponse(_status(error), error_body(error), retry_headers(error))
 
 
 def error_body(error: ClusterError) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 from shared.messages.conversation import MAX_CALLS
 from shared.messages.tools import CalledFunction, ToolCall
 
@@ -18,7 +18,7 @@ _SHARED_FIELDS = {"role", "name", "tool_calls", "tool_call_id"}
 _REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning")
 
 
-class Part(ExternalModel):
+class Part(ExternalInput):
     """One part of a message: text, or reasoning as some clients send it back. Other types are not
     supported yet."""
 
@@ -47,7 +47,7 @@ class Part(ExternalModel):
         return self.thinking or self.text or "" if self.type in _REASONING_TYPES else ""
 
 
-class ReasoningDetail(ExternalModel):
+class ReasoningDetail(ExternalInput):
     """A part of the reasoning, in the format of routers such as OpenRouter."""
 
     model_config = ConfigDict(extra="allow")
@@ -56,7 +56,7 @@ class ReasoningDetail(ExternalModel):
     summary: str | None = None
 
 
-class ReturnedFunction(CalledFunction):
+class ResentFunction(CalledFunction):
     """A called function, with the arguments that OpenAI's client parsed."""
 
     parsed_arguments: Any = Field(None, exclude=True)
@@ -65,14 +65,14 @@ class ReturnedFunction(CalledFunction):
 class ResentToolCall(ToolCall):
     """A call that clients send back; `index` is the index in a stream's deltas."""
 
-    function: ReturnedFunction
+    function: ResentFunction
     index: int | None = Field(None, exclude=True)
 
 
 _Calls = Annotated[list[ResentToolCall], Field(max_length=MAX_CALLS, fail_fast=True)]
 
 
-class ChatMessage(ExternalModel):
+class ChatMessage(ExternalInput):
     """A message, also one of the assistant that clients send back: with reasoning as
     `reasoning_content`, `reasoning`, `reasoning_details` or parts of the content, and with the
     content that OpenAI's client parsed as `parsed`."""

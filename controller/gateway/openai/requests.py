@@ -9,9 +9,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
-from controller.gateway.none_values import NoneSentinel
+from controller.gateway.none_values import NoneAlias
 from controller.gateway.openai.messages import ChatMessage, Objects, Short
-from shared.external_model import ExternalModel, TemplateValues
+from shared.external_model import ExternalInput, TemplateValues
 from shared.messages.conversation import continuation_problem
 from shared.messages.priorities import PriorityName
 from shared.messages.request import (
@@ -54,32 +54,32 @@ _SHARED_CHAT_FIELDS = {
 _Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-class StreamOptions(ExternalModel):
+class StreamOptions(ExternalInput):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class _CompletionFields(ExternalModel):
+class _CompletionFields(ExternalInput):
     """Fields of both APIs."""
 
     model: ModelName | None = Field(
         None, description="A model, a skill or an alias.", examples=["chat"]
     )
-    max_tokens: Annotated[MaxTokens | None, NoneSentinel(-1)] = None
+    max_tokens: Annotated[MaxTokens | None, NoneAlias(-1)] = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
-    stop: Annotated[StopString | StopStrings | None, NoneSentinel("")] = None
-    seed: Annotated[_Seed | None, NoneSentinel(-1)] = None
+    stop: Annotated[StopString | StopStrings | None, NoneAlias("")] = None
+    seed: Annotated[_Seed | None, NoneAlias(-1)] = None
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Short | None = None
 
     # Extensions of the cluster.
-    top_k: Annotated[TopK | None, NoneSentinel(-1)] = None
+    top_k: Annotated[TopK | None, NoneAlias(-1)] = None
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = None
@@ -117,7 +117,7 @@ class ChatRequest(_CompletionFields, Tools):
         list[ChatMessage],
         Field(min_length=1, fail_fast=True, examples=[[{"role": "user", "content": "Hello!"}]]),
     ]
-    max_completion_tokens: Annotated[MaxTokens | None, NoneSentinel(-1)] = None
+    max_completion_tokens: Annotated[MaxTokens | None, NoneAlias(-1)] = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     parallel_tool_calls: bool | None = None  # type: ignore[assignment]  # it may be null here

@@ -21,7 +21,7 @@ StoreCallback = Callable[[dict[str, Any]], Awaitable[bool]]
 """Stores a finished response; returns whether it is stored."""
 
 
-class ResponseObjectFormat:
+class ResponseObjectSerializer:
     """Objects of the type `response`, and the events `response.created` ... `response.completed`.
 
     Args:

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.passthrough import PlainList, UninterpretedItem
-from shared.external_model import ExternalModel
+from controller.gateway.responses.passthrough import PlainList, UninterpretedObject
+from shared.external_model import ExternalInput
 from shared.messages.conversation import MAX_CALLS
 
 _PART_SEPARATOR = "\n\n"
@@ -27,7 +27,7 @@ _TAGS: dict[str, str] = {
 }
 
 
-class Part(ExternalModel):
+class Part(ExternalInput):
     """One part of a message or a tool result; only text is supported."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "input_image", "input_file",
@@ -45,7 +45,7 @@ class Part(ExternalModel):
 _Parts = Annotated[list[Part], Field(fail_fast=True)]
 
 
-class MessageItem(ExternalModel):
+class MessageItem(ExternalInput):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | _Parts
     type: Literal["message"] = "message"
@@ -54,7 +54,7 @@ class MessageItem(ExternalModel):
     phase: str | None = None
 
 
-class FunctionCallItem(ExternalModel):
+class FunctionCallItem(ExternalInput):
     type: Literal["function_call"]
     call_id: _CallId
     name: _Name
@@ -64,7 +64,7 @@ class FunctionCallItem(ExternalModel):
     status: _Status | None = None
 
 
-class CustomCallItem(ExternalModel):
+class CustomCallItem(ExternalInput):
     type: Literal["custom_tool_call"]
     call_id: _CallId
     name: _Name
@@ -74,7 +74,7 @@ class CustomCallItem(ExternalModel):
     status: _Status | None = None
 
 
-class CallOutputItem(ExternalModel):
+class CallOutputItem(ExternalInput):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: _CallId
     output: str | _Parts
@@ -82,7 +82,7 @@ class CallOutputItem(ExternalModel):
     status: _Status | None = None
 
 
-class ReasoningItem(ExternalModel):
+class ReasoningItem(ExternalInput):
     type: Literal["reasoning"]
     id: _Id | None = None
     summary: _Parts | None = None
@@ -91,14 +91,14 @@ class ReasoningItem(ExternalModel):
     status: _Status | None = None
 
 
-class ReferenceItem(ExternalModel):
+class ReferenceItem(ExternalInput):
     """An item of a stored response, by its id."""
 
     type: Literal["item_reference"]
     id: _Id
 
 
-class OtherItem(UninterpretedItem):
+class OtherItem(UninterpretedObject):
     """An item of a tool that OpenAI's service runs."""
 
     type: Annotated[
@@ -131,7 +131,7 @@ def joined(content: str | Sequence[Part]) -> str:
     return _PART_SEPARATOR.join(part.text or part.refusal or "" for part in content if part.is_text)
 
 
-def unsupported(items: Sequence[ExternalModel]) -> Iterator[str]:
+def unsupported(items: Sequence[ExternalInput]) -> Iterator[str]:
     """Yield the paths of unsupported parts, relative to the list of items."""
     for index, item in enumerate(items):
         name = "content" if isinstance(item, MessageItem) else "output"

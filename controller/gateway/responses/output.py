@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from controller.gateway.openai.answers import token_entries
 from controller.gateway.responses.packed_reasoning import pack
-from controller.gateway.responses.tool_names import ToolNames, unwrapped_input
+from controller.gateway.responses.tool_names import ToolNameMap, unwrapped_input
 from shared.messages.stream import ChoiceOutput
 
 Event = dict[str, Any]
@@ -24,7 +24,7 @@ class OutputItems:
         items: the items that have begun.
     """
 
-    def __init__(self, unique: str, names: ToolNames, *, summarised: bool, packed: bool) -> None:
+    def __init__(self, unique: str, names: ToolNameMap, *, summarised: bool, packed: bool) -> None:
         self._unique = unique
         self._names = names
         self._summarised = summarised

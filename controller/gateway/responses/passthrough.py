@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 import orjson
 from pydantic import AfterValidator, Field, model_validator
 
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 
 
 def _serialisable(value: Any) -> Any:
@@ -21,7 +21,7 @@ PlainObject = Annotated[dict[str, Any], AfterValidator(_serialisable)]
 PlainList = Annotated[list[Any], Field(fail_fast=True), AfterValidator(_serialisable)]
 
 
-class UninterpretedItem(ExternalModel, extra="allow"):
+class UninterpretedObject(ExternalInput, extra="allow"):
     """An object of a type that is not supported, with all its fields."""
 
     type: Annotated[str, Field(min_length=1, max_length=256)]

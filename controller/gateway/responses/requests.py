@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
-from controller.gateway.none_values import NoneSentinel
+from controller.gateway.none_values import NoneAlias
 from controller.gateway.responses.items import Items, MessageItem, joined, unsupported
 from controller.gateway.responses.messages import messages_of
-from controller.gateway.responses.passthrough import UninterpretedItem
-from controller.gateway.responses.tool_names import ToolNames, flat_name
+from controller.gateway.responses.passthrough import UninterpretedObject
+from controller.gateway.responses.tool_names import ToolNameMap, flat_name
 from controller.gateway.responses.tools import Tools, cluster_tools, ignored_tools
-from shared.external_model import ExternalModel, TemplateValues
+from shared.external_model import ExternalInput, TemplateValues
 from shared.messages.priorities import PriorityName
 from shared.messages.request import (
     REST_OF_CONTEXT,
@@ -36,18 +36,18 @@ _ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class ChosenTool(ExternalModel):
+class ChosenTool(ExternalInput):
     type: Literal["function", "custom"]
     name: ToolName
 
 
-class Reasoning(ExternalModel):
+class Reasoning(ExternalInput):
     effort: ReasoningEffort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(ExternalModel):
+class TextFormat(ExternalInput):
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
@@ -68,16 +68,16 @@ class TextFormat(ExternalModel):
         return {"type": "json_schema", "json_schema": schema}
 
 
-class TextConfig(ExternalModel):
+class TextConfig(ExternalInput):
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
-class StreamOptions(ExternalModel):
+class StreamOptions(ExternalInput):
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(ExternalModel):
+class ResponsesRequest(ExternalInput):
     """`POST /v1/responses`."""
 
     model: ModelName | None = Field(
@@ -85,12 +85,14 @@ class ResponsesRequest(ExternalModel):
     )
     input: str | Items = Field(examples=["Hello!"])
     instructions: str | None = None
-    max_output_tokens: Annotated[MaxTokens | None, NoneSentinel(-1)] = None
+    max_output_tokens: Annotated[MaxTokens | None, NoneAlias(-1)] = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     top_logprobs: TopLogprobs | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | UninterpretedItem | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | UninterpretedObject | None = (
+        None
+    )
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
@@ -120,7 +122,7 @@ class ResponsesRequest(ExternalModel):
     user: _Short | None = None
 
     # Extensions of the cluster.
-    top_k: Annotated[TopK | None, NoneSentinel(-1)] = None
+    top_k: Annotated[TopK | None, NoneAlias(-1)] = None
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
     thinking_budget: ThinkingBudget | None = None
@@ -139,8 +141,8 @@ class ResponsesRequest(ExternalModel):
         return sorted({f"tools.{kind}" for kind in ignored_tools(self.tools or [])})
 
     @property
-    def tool_names(self) -> ToolNames:
-        return ToolNames(tool for tool, _ in cluster_tools(self.tools or []))
+    def tool_names(self) -> ToolNameMap:
+        return ToolNameMap(tool for tool, _ in cluster_tools(self.tools or []))
 
     @property
     def packs_reasoning(self) -> bool:
@@ -160,7 +162,7 @@ class ResponsesRequest(ExternalModel):
             return [MessageItem(role="user", content=self.input)]
         return list(self.input)
 
-    def with_input(self, items: Sequence[ExternalModel]) -> "ResponsesRequest":
+    def with_input(self, items: Sequence[ExternalInput]) -> "ResponsesRequest":
         """Return a copy of the request with other input items."""
         return self.model_copy(update={"input": list(items)})
 
@@ -170,7 +172,7 @@ class ResponsesRequest(ExternalModel):
             "background": bool(self.background),
             "conversation": self.conversation is not None,
             "prompt": self.prompt is not None,
-            "tool_choice": isinstance(self.tool_choice, UninterpretedItem),
+            "tool_choice": isinstance(self.tool_choice, UninterpretedObject),
         }
         if isinstance(self.input, list):
             features |= {f"input.{path}": True for path in unsupported(self.input)}

@@ -21,11 +21,11 @@ from shared.errors import (
     BusError,
     ClusterError,
     DecodeError,
+    JetStreamFull,
     RequestError,
-    StoreFull,
     Unavailable,
 )
-from shared.external_model import ExternalModel
+from shared.external_model import ExternalInput
 from shared.ids import ClientName
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ _TURN = TypeAdapter(StoredTurn)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredConversation:
+class ResolvedConversation:
     """The conversation of a request, with all references resolved.
 
     Attributes:
@@ -156,7 +156,7 @@ class ResponseStore:
 
     async def conversation(
         self, client: ClientName, previous_id: str | None, items: Sequence[Item]
-    ) -> StoredConversation:
+    ) -> ResolvedConversation:
         """Return the conversation of a request with these items, which continues the response
         `previous_id`. References to items of previous responses are dropped, not duplicated.
 
@@ -174,7 +174,7 @@ class ResponseStore:
                 raise _with_param("previous_response_id", error) from None
         previous_item_ids = frozenset(item["id"] for item in previous)
         read: dict[str, dict[str, Any]] = {}
-        new: list[ExternalModel | dict[str, Any]] = []
+        new: list[ExternalInput | dict[str, Any]] = []
         for index, item in enumerate(items):
             if not isinstance(item, ReferenceItem):
                 new.append(item)
@@ -183,7 +183,9 @@ class ResponseStore:
                     new.append(await self._referenced(client, item.id, read))
                 except RequestError as error:
                     raise _with_param(f"input.{index}.id", error) from None
-        return StoredConversation(previous_ids, previous_item_ids, _parsed(previous), _parsed(new))
+        return ResolvedConversation(
+            previous_ids, previous_item_ids, _parsed(previous), _parsed(new)
+        )
 
     async def _referenced(
         self, client: ClientName, item_id: str, read: dict[str, dict[str, Any]]
@@ -245,7 +247,7 @@ class ResponseStore:
                 store.put(_name(client, response["id"], _RESPONSE), orjson.dumps(response)),
                 store.put(_name(client, response["id"], _TURN_ITEMS), orjson.dumps(turn)),
             )
-        except StoreFull as error:
+        except JetStreamFull as error:
             logger.warning("response not stored: %s", error.message)
             self._metrics.response_stored(client, "full")
         except BusError as error:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from controller.gateway.endpoint import json_response, key_of
 from controller.gateway.responses.answers import StoreCallback, unique_part
 from controller.gateway.responses.requests import ResponsesRequest
-from controller.gateway.responses.stored import ResponseStore, StoredConversation, StoredTurn
+from controller.gateway.responses.stored import ResolvedConversation, ResponseStore, StoredTurn
 from controller.gateway.responses.stored_items import stored_input, stored_output
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import ClientName, RequestId
@@ -49,7 +49,7 @@ def store_callback(
     client: ClientName,
     request_id: RequestId,
     request: ResponsesRequest,
-    conversation: StoredConversation,
+    conversation: ResolvedConversation,
 ) -> StoreCallback | None:
     """Return a function that stores the response to a request; None if the request has
     `store: false`, or the store is unavailable."""

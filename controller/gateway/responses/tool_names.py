@@ -17,7 +17,7 @@ INPUT = "input"
 
 
 @dataclass(frozen=True, slots=True)
-class CallerTool:
+class ToolIdentity:
     """A tool as the caller defined it."""
 
     kind: Kind
@@ -25,15 +25,15 @@ class CallerTool:
     namespace: str | None = None
 
 
-class ToolNames:
+class ToolNameMap:
     """Finds tools by the names that the model uses."""
 
-    def __init__(self, tools: Iterable[CallerTool]) -> None:
+    def __init__(self, tools: Iterable[ToolIdentity]) -> None:
         self._tools = {flat_name(tool.name, tool.namespace): tool for tool in tools}
 
-    def find(self, name: str) -> CallerTool:
+    def find(self, name: str) -> ToolIdentity:
         """Return the tool; a function of this name if the caller defined no such tool."""
-        return self._tools.get(name, CallerTool("function", name))
+        return self._tools.get(name, ToolIdentity("function", name))
 
 
 def flat_name(name: str, namespace: str | None) -> str:

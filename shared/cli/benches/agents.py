@@ -25,7 +25,7 @@ from shared.cli.options import (
 )
 from shared.cli.progress import ProgressDisplay
 from shared.errors import SettingsError
-from shared.service import StopRequest, run_service
+from shared.service import StopSignal, run_service
 
 _INTERRUPTED = 130
 _WIDTH_OF_FILES = 140
@@ -134,7 +134,7 @@ def command(
         _print_status(hint)
     fetch_demo_model(settings)
 
-    async def work(stop: StopRequest) -> int:
+    async def work(stop: StopSignal) -> int:
         with ProgressDisplay(quiet=as_json) as display:
             trial = BenchTrial(load, config, model, settings, display, _print_status)
             comparison = await run_until_stopped(stop, trial.run())

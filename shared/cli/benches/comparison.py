@@ -52,7 +52,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class RunStatistics:
+class AnswerStatistics:
     """Statistics of the answers of all agents in one turn, or in all turns."""
 
     prompt_tokens: int
@@ -61,7 +61,7 @@ class RunStatistics:
     answer_s: Spread
 
     @classmethod
-    def of(cls, answers: Sequence[TurnResult]) -> "RunStatistics":
+    def of(cls, answers: Sequence[TurnResult]) -> "AnswerStatistics":
         """Return the statistics of at least one answer."""
         return cls(
             sum(answer.prompt_tokens for answer in answers),
@@ -87,11 +87,11 @@ class Side:
     problems: Sequence[str] = ()
 
     @property
-    def total(self) -> RunStatistics:
-        return RunStatistics.of(self.answers)
+    def total(self) -> AnswerStatistics:
+        return AnswerStatistics.of(self.answers)
 
-    def turn(self, number: int) -> RunStatistics:
-        return RunStatistics.of([answer for answer in self.answers if answer.turn == number])
+    def turn(self, number: int) -> AnswerStatistics:
+        return AnswerStatistics.of([answer for answer in self.answers if answer.turn == number])
 
     def as_dict(self, turns: int) -> dict[str, Any]:
         return {

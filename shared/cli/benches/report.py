@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from shared.cli.benches.comparison import Comparison, Difference, RunStatistics, Spread
+from shared.cli.benches.comparison import AnswerStatistics, Comparison, Difference, Spread
 from shared.cli.views.fitted_table import Column, table, wrap
 from shared.cli.views.formatting import NO_VALUE, count, plain_text
 
@@ -16,8 +16,8 @@ _ALL = "all"
 @dataclass(frozen=True, slots=True)
 class _Row:
     turn: str
-    cached: RunStatistics
-    without: RunStatistics
+    cached: AnswerStatistics
+    without: AnswerStatistics
 
 
 def report(comparison: Comparison, width: int) -> list[Text]:

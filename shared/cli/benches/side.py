@@ -22,7 +22,7 @@ Recorded = Mapping[int, Mapping[int, str]]
 _SKILL = SkillName("chat")
 
 
-class SideRun:
+class BenchSideRun:
     """One run of a side; use it once.
 
     Args:

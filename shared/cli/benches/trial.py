@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shared.cli.benches.comparison import BenchLoad, Comparison, Side
 from shared.cli.benches.prompts import Prompts
-from shared.cli.benches.side import Recorded, SideRun
+from shared.cli.benches.side import BenchSideRun, Recorded
 from shared.cli.local.access import SharedToken
 from shared.cli.local.cluster import LocalPlan
 from shared.cli.progress import ProgressDisplay
@@ -44,13 +44,15 @@ class BenchTrial:
             ClusterError: a cluster does not start, or a request failed.
         """
         prompts = Prompts(self.load)
-        first = SideRun("without KV memory", self.load, prompts, {}, self.display)
+        first = BenchSideRun("without KV memory", self.load, prompts, {}, self.display)
         without = await self._run(first, {_ENABLED: "false"})
-        second = SideRun("with KV memory", self.load, prompts, _recorded(without), self.display)
+        second = BenchSideRun(
+            "with KV memory", self.load, prompts, _recorded(without), self.display
+        )
         cached = await self._run(second, {_ENABLED: "true"})
         return Comparison(self.load, first.model, first.chip, cached, without)
 
-    async def _run(self, side: SideRun, environment: dict[str, str]) -> Side:
+    async def _run(self, side: BenchSideRun, environment: dict[str, str]) -> Side:
         # Ignore errors: a killed engine may still be writing into the folder.
         with tempfile.TemporaryDirectory(prefix="mlx-bench-", ignore_cleanup_errors=True) as name:
             plan = LocalPlan(

@@ -10,7 +10,7 @@ from shared.access.roles import Role
 from shared.settings.nats import NatsSettings
 
 
-class LocalAccess(Protocol):
+class LocalAccessControl(Protocol):
     """Access settings of the NATS server, and of the processes that connect to it."""
 
     @property

@@ -11,9 +11,9 @@ from typing import Literal
 
 import orjson
 
-from shared.cli.local.access import LocalAccess, credential_variables
+from shared.cli.local.access import LocalAccessControl, credential_variables
 from shared.cli.local.child import Child
-from shared.cli.local.http_gateway import HttpGateway
+from shared.cli.local.http_gateway import HttpGatewayProcess
 from shared.cli.local.nats_server import NatsServer
 from shared.cli.local.programs import program_path
 from shared.errors import ClusterError
@@ -40,7 +40,7 @@ class LocalPlan:
     workers: int
     host: str
     port: int
-    access: LocalAccess
+    access: LocalAccessControl
     config: Path | None
     model: str | None
     folder: Path
@@ -64,7 +64,7 @@ class LocalCluster:
         self.worker_ids = [f"worker-{number}" for number in range(1, plan.workers + 1)]
         self._controllers: list[Child] = []
         self._workers: list[Child] = []
-        self._gateway: HttpGateway | None = None
+        self._gateway: HttpGatewayProcess | None = None
         self._stopping = False
 
     @property
@@ -91,7 +91,7 @@ class LocalCluster:
         for child in [*self._controllers, *self._workers]:
             await child.start()
         if self._settings.gateway.enabled:
-            self._gateway = HttpGateway(self._settings.gateway, self._gateway_child)
+            self._gateway = HttpGatewayProcess(self._settings.gateway, self._gateway_child)
             await self._gateway.start()
 
     async def watch(self) -> None:

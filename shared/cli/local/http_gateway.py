@@ -40,7 +40,7 @@ def check_port(settings: GatewaySettings) -> None:
         ) from None
 
 
-class HttpGateway:
+class HttpGatewayProcess:
     """A `gateway` process on the host and port of its settings.
 
     For port 0 a free port is chosen once, and is used again after a restart.

@@ -9,7 +9,7 @@ from shared.cli.local.cluster import LocalCluster
 from shared.client import Cluster
 from shared.errors import ModelError, Unavailable
 from shared.messages.health import ClusterHealth
-from shared.service import StopRequest
+from shared.service import StopSignal
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ async def run_supervised(local: LocalCluster, work: Coroutine[Any, Any, T]) -> T
         await _cancel(watch, working)
 
 
-async def run_until_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T | None:
+async def run_until_stopped(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of `work`, or None if a stop was requested first.
 
     After a stop request `work` is cancelled and awaited.

@@ -16,7 +16,7 @@ _NATS_LOG_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceContext:
+class ServiceInstallContext:
     """Paths and account for a service.
 
     Attributes:
@@ -50,7 +50,7 @@ SERVICES: Mapping[str, str] = {
 }
 
 
-def nats_service(context: ServiceContext, server_folder: Path) -> SystemService:
+def nats_service(context: ServiceInstallContext, server_folder: Path) -> SystemService:
     """Return the service of the NATS server.
 
     Args:
@@ -75,7 +75,7 @@ def nats_service(context: ServiceContext, server_folder: Path) -> SystemService:
 
 
 def program_service(
-    name: str, context: ServiceContext, settings: ClusterSettings, arguments: Sequence[str]
+    name: str, context: ServiceInstallContext, settings: ClusterSettings, arguments: Sequence[str]
 ) -> SystemService:
     """Return the service of a command in `PROGRAMS`.
 
@@ -104,7 +104,7 @@ def program_service(
     )
 
 
-def awake_service(context: ServiceContext) -> SystemService:
+def awake_service(context: ServiceInstallContext) -> SystemService:
     return SystemService(
         name="awake",
         description="Keeps this Mac from sleeping while it serves",
@@ -115,7 +115,7 @@ def awake_service(context: ServiceContext) -> SystemService:
     )
 
 
-def wired_limit_service(context: ServiceContext, megabytes: int) -> SystemService:
+def wired_limit_service(context: ServiceInstallContext, megabytes: int) -> SystemService:
     root = Account("root", 0, "wheel", Path("/var/root"))
     return SystemService(
         name="wired-limit",
@@ -136,7 +136,7 @@ def _stop_s(name: str, settings: ClusterSettings) -> int:
     return -(-drain_ms // 1000) + _STOP_MARGIN_S
 
 
-def _stderr_file(context: ServiceContext, name: str) -> Path | None:
+def _stderr_file(context: ServiceInstallContext, name: str) -> Path | None:
     return context.logs / f"{name}.err" if context.logs is not None else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.cli.services.service import Account, Level, SystemService, label_of
-from shared.cli.services.supervisor import ServiceCommand, Supervisor
+from shared.cli.services.supervisor import ServiceManagerCommand, Supervisor
 from shared.errors import SettingsError
 
 _POLL_S = 0.5
@@ -93,7 +93,7 @@ def _make_folder(folder: Path, account: Account) -> None:
             shutil.chown(each, account.uid)
 
 
-def _run_all(commands: Sequence[ServiceCommand], supervisor: Supervisor) -> None:
+def _run_all(commands: Sequence[ServiceManagerCommand], supervisor: Supervisor) -> None:
     if shutil.which(supervisor.tool) is None:
         to_run = [shlex.join(each.command) for each in commands if not each.retry_until_fails_s]
         raise SettingsError(
@@ -107,7 +107,7 @@ def _run_all(commands: Sequence[ServiceCommand], supervisor: Supervisor) -> None
             raise SettingsError(f"{shlex.join(command.command)}: the service has not ended yet")
 
 
-def _run(command: ServiceCommand) -> bool:
+def _run(command: ServiceManagerCommand) -> bool:
     """Run a command; return whether it is done.
 
     Raises:

@@ -7,7 +7,7 @@ from shared.access.server_folder import CONFIG_NAME
 from shared.cli.local.programs import nats_server_path, program_path
 from shared.cli.services.catalogue import (
     PROGRAMS,
-    ServiceContext,
+    ServiceInstallContext,
     awake_service,
     nats_service,
     program_service,
@@ -76,12 +76,12 @@ def _context(
     config: Path | None,
     supervisor: SupervisorName,
     environment: Mapping[str, str],
-) -> ServiceContext:
+) -> ServiceInstallContext:
     file = settings_file(config)
     inherited = {name: environment[name] for name in _INHERITED_VARIABLES if name in environment}
     hub = inherited.get("HF_HOME", account.home / ".cache/huggingface")
     hubs = [Path(folder) for folder in (hub, inherited.get("HF_HUB_CACHE")) if folder is not None]
-    return ServiceContext(
+    return ServiceInstallContext(
         account=account,
         program=lambda name: nats_server_path() if name == "nats-server" else program_path(name),
         folder=Path.cwd(),

@@ -14,7 +14,7 @@ SupervisorName = Literal["launchd", "systemd"]
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceCommand:
+class ServiceManagerCommand:
     """A command for the supervisor.
 
     Attributes:
@@ -35,13 +35,15 @@ class Supervisor(Protocol):
 
     def unit_content(self, service: SystemService, level: Level) -> bytes: ...
 
-    def start_commands(self, service: SystemService, level: Level) -> list[ServiceCommand]:
+    def start_commands(self, service: SystemService, level: Level) -> list[ServiceManagerCommand]:
         """Return commands that enable a service and start or restart it."""
 
-    def stop_commands(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
+    def stop_commands(
+        self, account: Account, label: str, level: Level
+    ) -> list[ServiceManagerCommand]:
         """Return commands that stop and disable a service."""
 
-    def cleanup_commands(self, label: str, level: Level) -> list[ServiceCommand]:
+    def cleanup_commands(self, label: str, level: Level) -> list[ServiceManagerCommand]:
         """Return commands to run after the service file was deleted."""
 
     def status_command(self, account: Account, label: str, level: Level) -> str:
@@ -62,21 +64,23 @@ class Launchd:
     def unit_content(self, service: SystemService, level: Level) -> bytes:
         return property_list(service, level)
 
-    def start_commands(self, service: SystemService, level: Level) -> list[ServiceCommand]:
+    def start_commands(self, service: SystemService, level: Level) -> list[ServiceManagerCommand]:
         account, label = service.account, service.label
         domain, target = self._domain(account, level), self._target(account, label, level)
         return [
             *self._stop(target, service.stop_s),
-            ServiceCommand((self.tool, "enable", target)),
-            ServiceCommand(
+            ServiceManagerCommand((self.tool, "enable", target)),
+            ServiceManagerCommand(
                 (self.tool, "bootstrap", domain, str(self.unit_path(account, label, level)))
             ),
         ]
 
-    def stop_commands(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
+    def stop_commands(
+        self, account: Account, label: str, level: Level
+    ) -> list[ServiceManagerCommand]:
         return self._stop(self._target(account, label, level), _LONGEST_STOP_S)
 
-    def cleanup_commands(self, label: str, level: Level) -> list[ServiceCommand]:
+    def cleanup_commands(self, label: str, level: Level) -> list[ServiceManagerCommand]:
         return []
 
     def status_command(self, account: Account, label: str, level: Level) -> str:
@@ -89,11 +93,13 @@ class Launchd:
             or "nothing"
         )
 
-    def _stop(self, target: str, stop_s: float) -> list[ServiceCommand]:
+    def _stop(self, target: str, stop_s: float) -> list[ServiceManagerCommand]:
         """Return commands that stop a service; it has ended when launchd no longer lists it."""
         return [
-            ServiceCommand((self.tool, "bootout", target), may_fail=True),
-            ServiceCommand((self.tool, "print", target), retry_until_fails_s=stop_s + _SLACK_S),
+            ServiceManagerCommand((self.tool, "bootout", target), may_fail=True),
+            ServiceManagerCommand(
+                (self.tool, "print", target), retry_until_fails_s=stop_s + _SLACK_S
+            ),
         ]
 
     def _domain(self, account: Account, level: Level) -> str:
@@ -121,7 +127,7 @@ class Systemd:
     def unit_content(self, service: SystemService, level: Level) -> bytes:
         return unit(service, level).encode()
 
-    def start_commands(self, service: SystemService, level: Level) -> list[ServiceCommand]:
+    def start_commands(self, service: SystemService, level: Level) -> list[ServiceManagerCommand]:
         name = _unit_name(service.label)
         return [
             self._systemctl(level, "daemon-reload"),
@@ -129,10 +135,12 @@ class Systemd:
             self._systemctl(level, "restart", name),
         ]
 
-    def stop_commands(self, account: Account, label: str, level: Level) -> list[ServiceCommand]:
+    def stop_commands(
+        self, account: Account, label: str, level: Level
+    ) -> list[ServiceManagerCommand]:
         return [self._systemctl(level, "disable", "--now", _unit_name(label), may_fail=True)]
 
-    def cleanup_commands(self, label: str, level: Level) -> list[ServiceCommand]:
+    def cleanup_commands(self, label: str, level: Level) -> list[ServiceManagerCommand]:
         return [
             self._systemctl(level, "daemon-reload", may_fail=True),
             self._systemctl(level, "reset-failed", _unit_name(label), may_fail=True),
@@ -145,9 +153,11 @@ class Systemd:
         whose = "" if level == "system" else "--user "
         return f"journalctl {whose}-u {service.label}"
 
-    def _systemctl(self, level: Level, *words: str, may_fail: bool = False) -> ServiceCommand:
+    def _systemctl(
+        self, level: Level, *words: str, may_fail: bool = False
+    ) -> ServiceManagerCommand:
         whose = () if level == "system" else ("--user",)
-        return ServiceCommand((self.tool, *whose, *words), may_fail)
+        return ServiceManagerCommand((self.tool, *whose, *words), may_fail)
 
 
 _LONGEST_STOP_S = 600.0

@@ -7,12 +7,12 @@ from rich.text import Text
 
 from shared.cli.views import formatting
 from shared.cli.views.fitted_table import Cell, Column, table
-from shared.messages.engine_status import BatchStatus, EngineStatus
+from shared.messages.engine_status import EngineStatus, ModelBatchStatus
 from shared.messages.worker_report import WorkerReport
 
 
 @dataclass(frozen=True, slots=True)
-class EngineRow:
+class EngineTableRow:
     """A row of the table.
 
     Attributes:
@@ -22,54 +22,54 @@ class EngineRow:
 
     worker: WorkerReport
     engine: EngineStatus
-    batch: BatchStatus | None
+    batch: ModelBatchStatus | None
     first: bool = True
 
 
-def engine_rows(workers: Iterable[WorkerReport]) -> list[EngineRow]:
+def engine_rows(workers: Iterable[WorkerReport]) -> list[EngineTableRow]:
     return [
-        EngineRow(worker, engine, batch, first=number == 0)
+        EngineTableRow(worker, engine, batch, first=number == 0)
         for worker in workers
         for engine in worker.engines
         for number, batch in enumerate(engine.batches or [None])
     ]
 
 
-def engine_table(rows: Sequence[EngineRow], width: int) -> list[Text]:
+def engine_table(rows: Sequence[EngineTableRow], width: int) -> list[Text]:
     """Return a header line, then a line for each row."""
     return table(_COLUMNS, rows, width)
 
 
-def _of_engine(cell: Callable[[EngineStatus], Text]) -> Callable[[EngineRow], Cell]:
+def _of_engine(cell: Callable[[EngineStatus], Text]) -> Callable[[EngineTableRow], Cell]:
     return lambda row: cell(row.engine) if row.first else Text()
 
 
-def _of_batch(cell: Callable[[BatchStatus], Text]) -> Callable[[EngineRow], Cell]:
+def _of_batch(cell: Callable[[ModelBatchStatus], Text]) -> Callable[[EngineTableRow], Cell]:
     return lambda row: cell(row.batch) if row.batch is not None else Text()
 
 
-def _name(row: EngineRow) -> Text:
+def _name(row: EngineTableRow) -> Text:
     name = formatting.plain_text(row.worker.id, "bold" if row.first else "dim")
     return name.append(f"/{row.engine.index}")
 
 
-def _rows(row: EngineRow) -> Text:
+def _rows(row: EngineTableRow) -> Text:
     if row.batch is None:
         return Text(str(row.engine.active_sequences))
     full = 0 < row.batch.limit <= row.batch.rows
     return Text(f"{row.batch.rows}/{row.batch.limit}", "yellow" if full else "")
 
 
-def _step(row: EngineRow) -> Text:
+def _step(row: EngineTableRow) -> Text:
     step_ms = row.engine.step_ms if row.batch is None else row.batch.step_ms
     return Text(formatting.short_time(step_ms)) if step_ms else Text(formatting.NO_VALUE, "dim")
 
 
-def _stability(batch: BatchStatus) -> Text:
+def _stability(batch: ModelBatchStatus) -> Text:
     return Text(f"{batch.stability:.0%}", "yellow" if batch.stability < 0.5 else "")
 
 
-def _last_change(batch: BatchStatus) -> Text:
+def _last_change(batch: ModelBatchStatus) -> Text:
     if not batch.changes:
         return Text()
     last = batch.changes[-1]
@@ -112,7 +112,7 @@ def _highlighted(number: int) -> Text:
     return Text(str(number), "yellow" if number else "dim")
 
 
-_COLUMNS: tuple[Column[EngineRow], ...] = (
+_COLUMNS: tuple[Column[EngineTableRow], ...] = (
     Column("engine", _name, min_width=10, keep_end=True),
     Column("state", _of_engine(lambda engine: formatting.state_text(engine.state))),
     Column("pid", _of_engine(lambda engine: Text(str(engine.pid or ""))), rank=6, right=True),

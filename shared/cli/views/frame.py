@@ -10,7 +10,7 @@ from rich.text import Text
 from shared.cli.views import formatting
 from shared.cli.views.engines import engine_rows, engine_table
 from shared.cli.views.fitted_table import flow, truncate, wrap
-from shared.cli.views.history import ZERO_COUNTS, RejectionCounts, rejection_counts
+from shared.cli.views.history import ZERO_COUNTS, OverloadCounts, rejection_counts
 from shared.cli.views.models import model_rows, model_table
 from shared.cli.views.workers import Sort, TokenRates, sorted_workers, worker_table
 from shared.messages.health import ClusterHealth
@@ -22,7 +22,7 @@ _TITLE_LINES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class FrameData:
+class TopFrameData:
     """The content of a frame.
 
     Attributes:
@@ -34,7 +34,7 @@ class FrameData:
 
     health: ClusterHealth
     token_rates: TokenRates
-    new_counts: RejectionCounts = ZERO_COUNTS
+    new_counts: OverloadCounts = ZERO_COUNTS
     sort: Sort = "name"
     paused: bool = False
     error: str | None = None
@@ -58,7 +58,7 @@ class _Section:
     is_quiet: Callable[[Any], bool] = lambda _: False
 
 
-def frame(data: FrameData, width: int, height: int | None = None) -> list[Text]:
+def frame(data: TopFrameData, width: int, height: int | None = None) -> list[Text]:
     """Return the lines of a frame: at most `height` lines of at most `width` columns."""
     above = _summary(data.health, width)
     below = [Text(), *_counters(data, width)]
@@ -93,7 +93,7 @@ def _summary(health: ClusterHealth, width: int) -> list[Text]:
     return flow(pieces, width)
 
 
-def _sections(data: FrameData, width: int, available: int | None) -> list[Text]:
+def _sections(data: TopFrameData, width: int, available: int | None) -> list[Text]:
     workers = sorted_workers(data.health.workers, data.sort)
     if not workers:
         return [Text(), *wrap(Text("No worker has joined. Start one: worker --nats URL"), width)]
@@ -159,7 +159,7 @@ def _hidden_line(sections: Sequence[_Section], hidden: Sequence[int], width: int
     return wrap(Text(text, "yellow"), width, hanging=2)
 
 
-def _counters(data: FrameData, width: int) -> list[Text]:
+def _counters(data: TopFrameData, width: int) -> list[Text]:
     """Return the counts since the workers started, with the increase of the last interval."""
     total, new = rejection_counts(data.health.workers), data.new_counts
 
@@ -178,12 +178,12 @@ def _counters(data: FrameData, width: int) -> list[Text]:
     return flow(pieces, width, gap="  ")
 
 
-def _key_line(data: FrameData) -> Text:
+def _key_line(data: TopFrameData) -> Text:
     pause = Text("p resume   PAUSED", "bold yellow") if data.paused else Text("p pause")
     legend = "   queue: high/medium/low, wait: p50/p95"
     return Text.assemble("q quit   ", pause, f"   s sort: {data.sort}", legend, style="dim")
 
 
-def _error_line(data: FrameData) -> Text:
+def _error_line(data: TopFrameData) -> Text:
     text = Text(f"no answer for {formatting.duration(data.age_s)}: ", "bold red")
     return text.append_text(formatting.plain_text(data.error or "", "red"))

@@ -17,8 +17,8 @@ _SLACK = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class RejectionCounts:
-    """Counts of workers since their start; the fields as in LevelStatus and MemoryStatus."""
+class OverloadCounts:
+    """Counts of workers since their start, with the fields of their queue and memory status."""
 
     rejected: int = 0
     dropped: int = 0
@@ -26,8 +26,8 @@ class RejectionCounts:
     evicted: int = 0
     refused: int = 0
 
-    def __add__(self, other: "RejectionCounts") -> "RejectionCounts":
-        return RejectionCounts(
+    def __add__(self, other: "OverloadCounts") -> "OverloadCounts":
+        return OverloadCounts(
             self.rejected + other.rejected,
             self.dropped + other.dropped,
             self.promoted + other.promoted,
@@ -35,9 +35,9 @@ class RejectionCounts:
             self.refused + other.refused,
         )
 
-    def since(self, before: "RejectionCounts") -> "RejectionCounts":
+    def since(self, before: "OverloadCounts") -> "OverloadCounts":
         """Return the increase since `before`; a counter that went down counts as 0."""
-        return RejectionCounts(
+        return OverloadCounts(
             max(0, self.rejected - before.rejected),
             max(0, self.dropped - before.dropped),
             max(0, self.promoted - before.promoted),
@@ -46,10 +46,10 @@ class RejectionCounts:
         )
 
 
-ZERO_COUNTS = RejectionCounts()
+ZERO_COUNTS = OverloadCounts()
 
 
-def rejection_counts(workers: Iterable[WorkerReport]) -> RejectionCounts:
+def rejection_counts(workers: Iterable[WorkerReport]) -> OverloadCounts:
     """Return the sum over these workers."""
     return sum((_counts_of(worker) for worker in workers), ZERO_COUNTS)
 
@@ -64,7 +64,7 @@ class History:
     def __init__(self, interval_s: float) -> None:
         self._valid_s = max(1.0, interval_s * _SLACK)
         self._samples: dict[WorkerId, deque[tuple[float, float]]] = {}
-        self._previous: dict[BootId, RejectionCounts] = {}
+        self._previous: dict[BootId, OverloadCounts] = {}
         self.new_counts = ZERO_COUNTS
         """The increase in the last `observe`, of workers whose boot was observed before."""
 
@@ -100,9 +100,9 @@ class History:
                 del self._samples[worker]
 
 
-def _counts_of(worker: WorkerReport) -> RejectionCounts:
+def _counts_of(worker: WorkerReport) -> OverloadCounts:
     levels = worker.queue.levels.values()
-    return RejectionCounts(
+    return OverloadCounts(
         rejected=sum(level.rejected for level in levels),
         dropped=sum(level.dropped for level in levels),
         promoted=sum(level.promoted for level in levels),

@@ -18,7 +18,7 @@ _MIN_NOTE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRow:
+class ModelTableRow:
     """A model on a worker."""
 
     worker: WorkerId
@@ -31,17 +31,19 @@ class ModelRow:
         return self.model.state in ("warm", "available") and not busy
 
 
-def model_rows(workers: Iterable[WorkerReport]) -> list[ModelRow]:
-    return [ModelRow(worker.id, model) for worker in workers for model in worker.models]
+def model_rows(workers: Iterable[WorkerReport]) -> list[ModelTableRow]:
+    return [ModelTableRow(worker.id, model) for worker in workers for model in worker.models]
 
 
-def model_table(rows: Sequence[ModelRow], width: int, *, with_errors: bool = False) -> list[Text]:
+def model_table(
+    rows: Sequence[ModelTableRow], width: int, *, with_errors: bool = False
+) -> list[Text]:
     """Return a header line, then a line for each row; errors are shortened to the width."""
     last = _PROGRESS_OR_ERROR if with_errors else _PROGRESS
     return table((*_COLUMNS, last), rows, width)
 
 
-def error_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
+def error_lines(rows: Iterable[ModelTableRow], width: int) -> list[Text]:
     """Return the errors of models that failed or could not be loaded, in full."""
     return [
         line
@@ -51,7 +53,7 @@ def error_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
     ]
 
 
-def warning_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
+def warning_lines(rows: Iterable[ModelTableRow], width: int) -> list[Text]:
     """Return the warnings from loading models, in full."""
     return [
         line
@@ -61,7 +63,7 @@ def warning_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
     ]
 
 
-def batching_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
+def batching_lines(rows: Iterable[ModelTableRow], width: int) -> list[Text]:
     """Return the models whose rows decode one at a time, which is slower, with the reason."""
     return [
         line
@@ -78,7 +80,7 @@ def batching_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
     ]
 
 
-def _note(row: ModelRow, text: Text, width: int) -> list[Text]:
+def _note(row: ModelTableRow, text: Text, width: int) -> list[Text]:
     subject = formatting.plain_text(f"{row.model.id} on {row.worker}:")
     return wrap(Text.assemble(subject, " ", text), width, hanging=2)
 
@@ -88,7 +90,7 @@ def model_activity(model: ModelStatus) -> str:
     return model.phase or model.state if model.state == "loading" else model.state
 
 
-def _of(cell: Callable[[ModelStatus], Cell]) -> Callable[[ModelRow], Cell]:
+def _of(cell: Callable[[ModelStatus], Cell]) -> Callable[[ModelTableRow], Cell]:
     return lambda row: cell(row.model)
 
 
@@ -127,7 +129,7 @@ def _bar(fraction: float, width: int) -> Text:
     return progress_bar(fraction, width - len(percent)).append(percent)
 
 
-_COLUMNS: tuple[Column[ModelRow], ...] = (
+_COLUMNS: tuple[Column[ModelTableRow], ...] = (
     Column(
         "model",
         lambda row: formatting.plain_text(row.model.id, "bold"),

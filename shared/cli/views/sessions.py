@@ -12,14 +12,14 @@ from shared.messages.control import SessionStatus
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRow:
+class SessionTableRow:
     """A session on the worker that served it."""
 
     worker: WorkerId
     session: SessionStatus
 
 
-def session_table(rows: Sequence[SessionRow], width: int) -> list[Text]:
+def session_table(rows: Sequence[SessionTableRow], width: int) -> list[Text]:
     """Return a header line, then a line for each row."""
     return table(_COLUMNS, rows, width)
 
@@ -44,7 +44,7 @@ def _state(session: SessionStatus) -> Text:
     )
 
 
-_COLUMNS: tuple[Column[SessionRow], ...] = (
+_COLUMNS: tuple[Column[SessionTableRow], ...] = (
     Column(
         "session",
         lambda row: formatting.plain_text(row.session.id, "bold"),

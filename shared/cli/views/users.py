@@ -4,21 +4,21 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from shared.access.folder import RegisteredUser
+from shared.access.folder import ClusterMember
 from shared.cli.views import formatting
 from shared.cli.views.fitted_table import Column, table
 
 
-def user_table(users: Sequence[RegisteredUser], width: int) -> list[Text]:
+def user_table(users: Sequence[ClusterMember], width: int) -> list[Text]:
     """Return a header line, then a line for each user."""
     return table(_COLUMNS, users, width)
 
 
-def _key_state(user: RegisteredUser) -> Text:
+def _key_state(user: ClusterMember) -> Text:
     return Text("the old key is still valid", "yellow") if len(user.public_keys) > 1 else Text()
 
 
-_COLUMNS: tuple[Column[RegisteredUser], ...] = (
+_COLUMNS: tuple[Column[ClusterMember], ...] = (
     Column("role", lambda user: formatting.plain_text(user.role)),
     Column(
         "name", lambda user: formatting.plain_text(user.name, "bold"), min_width=8, keep_end=True

@@ -12,7 +12,7 @@ from shared.cli.views.fitted_table import Cell, Column, table
 from shared.cli.views.gauges import memory_bar, sparkline
 from shared.ids import WorkerId
 from shared.messages.priorities import PRIORITIES
-from shared.messages.worker_report import LevelStatus, WorkerReport
+from shared.messages.worker_report import QueuePriorityStatus, WorkerReport
 
 Sort = Literal["name", "load", "memory"]
 SORTS: tuple[Sort, ...] = ("name", "load", "memory")
@@ -109,7 +109,7 @@ def _queue(worker: WorkerReport) -> Text:
     levels = worker.queue.levels
     if not levels:
         return Text(str(worker.queued_requests), style)
-    queued = (levels.get(level, LevelStatus()).queued for level in PRIORITIES)
+    queued = (levels.get(level, QueuePriorityStatus()).queued for level in PRIORITIES)
     return Text("/".join(map(str, queued)), style)
 
 

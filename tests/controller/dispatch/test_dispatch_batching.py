@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.dispatch.dispatch_batching import BatchTarget, DispatchHoldTimer
+from controller.dispatch.dispatch_batching import DispatchBatchTarget, DispatchHoldTimer
 from shared.messages.priorities import PRIORITIES, Priority
 from shared.settings.controller import DispatchSettings
 
@@ -13,16 +13,16 @@ NEVER = float("-inf")
 LONGEST_S = {"high": 0.0, "medium": 0.003, "low": 0.005}
 
 
-def busy_holding(target: BatchTarget | None = None) -> DispatchHoldTimer:
+def busy_holding(target: DispatchBatchTarget | None = None) -> DispatchHoldTimer:
     """A lane from which the first one went just now, at 0."""
-    holding = DispatchHoldTimer(LIMITS, target or BatchTarget(16))
+    holding = DispatchHoldTimer(LIMITS, target or DispatchBatchTarget(16))
     holding.added("medium", 0.0)
     holding.sent()
     return holding
 
 
 def test_a_lone_request_goes_at_once() -> None:
-    holding = DispatchHoldTimer(LIMITS, BatchTarget(16))
+    holding = DispatchHoldTimer(LIMITS, DispatchBatchTarget(16))
     for now in (0.0, 0.003, 0.5):  # each after 3 ms of quiet
         holding.added("low", now)
         assert holding.due_at(NEVER) <= now
@@ -63,7 +63,7 @@ def test_a_low_one_does_not_hold_up_a_medium_one() -> None:
 
 
 def test_as_many_as_is_worth_waiting_for_go_at_once() -> None:
-    holding = busy_holding(BatchTarget(3))
+    holding = busy_holding(DispatchBatchTarget(3))
     for _ in range(2):
         holding.added("medium", 0.0001)
         assert holding.due_at(NEVER) > 0.0001
@@ -72,7 +72,7 @@ def test_as_many_as_is_worth_waiting_for_go_at_once() -> None:
 
 
 def test_none_goes_to_a_worker_without_room_before_the_pause_is_over() -> None:
-    holding = DispatchHoldTimer(LIMITS, BatchTarget(16))
+    holding = DispatchHoldTimer(LIMITS, DispatchBatchTarget(16))
     holding.added("medium", 0.0)
     assert holding.due_at(0.02) == 0.02
 
@@ -83,7 +83,7 @@ def test_none_goes_to_a_worker_without_room_before_the_pause_is_over() -> None:
 def test_nobody_is_held_longer_than_its_priority_allows(
     arrivals: list[tuple[Priority, float]],
 ) -> None:
-    holding, now = DispatchHoldTimer(LIMITS, BatchTarget(16)), 0.0
+    holding, now = DispatchHoldTimer(LIMITS, DispatchBatchTarget(16)), 0.0
     limits: list[float] = []
     for level, pause_s in arrivals:
         arrives_at = now + pause_s
@@ -98,7 +98,7 @@ def test_nobody_is_held_longer_than_its_priority_allows(
 
 
 def test_less_company_is_worth_waiting_for_where_the_worker_answers_sooner() -> None:
-    target = BatchTarget(16)
+    target = DispatchBatchTarget(16)
     for _ in range(1000):
         target.answered(held_s=0.003, round_trip_s=0.001)
     assert target.size == 2
@@ -108,7 +108,7 @@ def test_less_company_is_worth_waiting_for_where_the_worker_answers_sooner() -> 
 
 
 def test_the_target_stays_where_waiting_and_answering_take_about_as_long() -> None:
-    target = BatchTarget(16)
+    target = DispatchBatchTarget(16)
     for _ in range(50):
         target.answered(held_s=0.003, round_trip_s=0.001)
     for _ in range(100):  # until what was before is forgotten
@@ -122,7 +122,7 @@ def test_the_target_stays_where_waiting_and_answering_take_about_as_long() -> No
 
 @given(st.integers(0, 20), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=300))
 def test_the_target_keeps_its_bounds(most: int, batches: list[tuple[float, float]]) -> None:
-    target = BatchTarget(most)
+    target = DispatchBatchTarget(most)
     for waited_s, took_s in batches:
         target.answered(waited_s, took_s)
         assert min(2, max(1, most)) <= target.size <= max(1, most)

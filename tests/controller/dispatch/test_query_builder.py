@@ -10,7 +10,7 @@ from shared.ids import ModelId, WorkerId
 from shared.messages.conversation import Message
 from shared.messages.prefixes import prefix_chain
 from shared.messages.request import Requirements
-from shared.settings.kv_cache import PromptRule
+from shared.settings.kv_cache import PromptLineRule
 from tests.controller.values import DEMO, request
 
 HELLO = {"role": "user", "content": "Hello"}
@@ -59,7 +59,7 @@ def test_the_links_are_those_that_workers_tell_once_for_each_model() -> None:
 
 
 def test_rules_for_prompts_apply_before_they_are_compared() -> None:
-    rule = PromptRule(pattern="Today is .*")
+    rule = PromptLineRule(pattern="Today is .*")
 
     def asked(first_line: str) -> RouteQuery:
         system = {"role": "system", "content": f"{first_line}\nBe terse."}

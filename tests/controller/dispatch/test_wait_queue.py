@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from controller.dispatch.wait_queue import WaitQueue
 from controller.requests.metrics import Totals
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.routing import Ineligibility, NoRoute, RouteQuery
 from shared.ids import WorkerId
 from shared.messages.priorities import PRIORITIES, Priority
@@ -37,14 +37,14 @@ class Hall:
         self.totals = Totals()
         self.queue = WaitQueue(Limits(**limits), self.totals)
         self.free: Counter[str] = Counter()
-        self.guests: list[ClientRequest] = []
+        self.guests: list[TrackedRequest] = []
         self.looks: list[int] = []
         self.placed: list[int] = []
-        self._pools: dict[ClientRequest, str] = {}
+        self._pools: dict[TrackedRequest, str] = {}
 
     def come(
         self, level: Priority = "medium", pool: str = "a", *, known: bool = True
-    ) -> ClientRequest | None:
+    ) -> TrackedRequest | None:
         """Returns for whom there is no room.
 
         Args:
@@ -63,10 +63,10 @@ class Hall:
         self.queue.retry(self._place_again)
         return self.looks
 
-    def pool(self, guest: ClientRequest) -> str:
+    def pool(self, guest: TrackedRequest) -> str:
         return self._pools[guest]
 
-    def numbers(self, guests: Sequence[ClientRequest]) -> list[int]:
+    def numbers(self, guests: Sequence[TrackedRequest]) -> list[int]:
         return [self.guests.index(guest) for guest in guests]
 
     @property
@@ -75,7 +75,7 @@ class Hall:
         assert self.totals.waiting == len(self.queue)
         return self.totals.waiting, self.totals.waited, self.totals.unplaced
 
-    def _place_again(self, guest: ClientRequest) -> None:
+    def _place_again(self, guest: TrackedRequest) -> None:
         number = self.guests.index(guest)
         self.looks.append(number)
         if has_place(self.free, guest.level, self.pool(guest)):
@@ -213,7 +213,7 @@ class RoomBesideAList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.hall = Hall(max_depth=self.DEPTH)
-        self.waiting: list[ClientRequest] = []
+        self.waiting: list[TrackedRequest] = []
         self.free: Counter[str] = Counter()
         self.waited = self.unplaced = 0
 
@@ -274,7 +274,7 @@ class RoomBesideAList(RuleBasedStateMachine):
         ahead = [g for g in alike if PRIORITIES.index(g.level) <= PRIORITIES.index(level)]
         assert (self.hall.queue.ahead_of(level, pool) is not None) is bool(ahead)
 
-    def _turn(self, guest: ClientRequest) -> tuple[int, int]:
+    def _turn(self, guest: TrackedRequest) -> tuple[int, int]:
         return PRIORITIES.index(guest.level), self.hall.guests.index(guest)
 
 

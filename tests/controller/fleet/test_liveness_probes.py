@@ -12,7 +12,7 @@ from controller.fleet.link_monitor import LinkMonitor
 from controller.fleet.liveness_probes import Boot, LivenessProbes
 from controller.fleet.registry import Registry
 from shared import subjects
-from shared.bus import Bus, BusMessage, Subscription
+from shared.bus import Bus, IncomingMessage, Subscription
 from shared.changes import Changes
 from shared.ids import BootId, WorkerId
 from shared.messages.events import WorkerEvent
@@ -92,7 +92,7 @@ class Probed:
         async with asyncio.timeout(10):
             await self._changes.wait_until(condition)
 
-    async def _answer(self, message: BusMessage) -> None:
+    async def _answer(self, message: IncomingMessage) -> None:
         self.probes.append(message.subject)
         self._changes.notify()
         await self._workers.publish(message.reply, b"")

@@ -11,7 +11,7 @@ from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import Registry
 from shared.bus import Bus
 from shared.ids import BootId, WorkerId
-from shared.messages.engine_status import EngineStatus, KVMemoryStatus
+from shared.messages.engine_status import EngineStatus, PrefixCacheStatus
 from shared.messages.events import KeptPrefixes, WorkerEvent
 from shared.messages.prefixes import session_link
 from tests.controller.simulated_worker import SimulatedWorker
@@ -110,7 +110,9 @@ async def test_the_answer_of_a_worker_that_left_meanwhile_is_not_kept(bus: Bus) 
     assert list(kept.workers_caching("00")) == ["a"]
 
 
-KEEPING = [EngineStatus(index=0, state="running", kv_memory=KVMemoryStatus(memory_limit_bytes=1))]
+KEEPING = [
+    EngineStatus(index=0, state="running", kv_memory=PrefixCacheStatus(memory_limit_bytes=1))
+]
 
 
 def expecting(

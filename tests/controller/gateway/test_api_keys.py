@@ -14,7 +14,7 @@ import pytest
 from controller.gateway.api_keys import (
     ANONYMOUS,
     ApiKey,
-    KeyRing,
+    ApiKeyRing,
     hash_key,
     new_key,
     read_keys,
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_key_is_found_and_another_is_not(file: Path) -> None:
     key = new_key()
     write_keys(file, [_entry(key)])
-    ring = KeyRing(file)
+    ring = ApiKeyRing(file)
     assert ring.find(key).client == "ada"
     for wrong in (None, "", "mlx-", new_key(), key[:-1], key + "x", hash_key(key)):
         with pytest.raises(ClusterError) as caught:
@@ -57,7 +57,7 @@ def test_the_file_holds_no_key_and_is_its_owners_own(file: Path) -> None:
 
 
 def test_without_a_file_everybody_may_do_everything() -> None:
-    ring = KeyRing(None)
+    ring = ApiKeyRing(None)
     assert not ring.requires_key
     assert ring.find(None) is ANONYMOUS is ring.find("anything")
     assert ANONYMOUS.admin and ANONYMOUS.client == "local"
@@ -66,7 +66,7 @@ def test_without_a_file_everybody_may_do_everything() -> None:
 def test_what_changes_is_read_again_and_what_is_broken_changes_nothing(file: Path) -> None:
     old, new = new_key(), new_key()
     write_keys(file, [_entry(old)])
-    ring = KeyRing(file)
+    ring = ApiKeyRing(file)
     file.write_text("keys: 5")
     ring.refresh()
     assert ring.find(old)
@@ -104,7 +104,7 @@ def test_a_bad_file_is_refused_by_name_and_field(file: Path, text: str, said: st
 
 def test_an_empty_file_lets_nobody_in(file: Path) -> None:
     write_keys(file, [])
-    ring = KeyRing(file)
+    ring = ApiKeyRing(file)
     assert len(ring) == 0
     with pytest.raises(ClusterError):
         ring.find(new_key())
@@ -135,7 +135,7 @@ def _run(file: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def test_keys_are_made_listed_and_removed_by_command(file: Path) -> None:
     made = json.loads(_run(file, "add", "ada", "--model", "demo", "--json").stdout)
-    assert made["client"] == "ada" and KeyRing(file).find(made["key"]).models == ["demo"]
+    assert made["client"] == "ada" and ApiKeyRing(file).find(made["key"]).models == ["demo"]
     grace = make_key(file, "grace", "--requests-per-minute", "5", "--max-priority", "low")
     listed = json.loads(_run(file, "list", "--json").stdout)
     assert [entry["client"] for entry in listed] == ["ada", "grace"]

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from controller.gateway.model_directory import ModelDirectory
+from controller.gateway.model_directory import ModelResolver
 from shared.client import Cluster
 from shared.errors import RequestError, Unavailable
 from shared.ids import ModelId, SkillName
@@ -33,8 +33,8 @@ class Told:
         return self._health
 
 
-async def directory(*workers: WorkerReport) -> ModelDirectory:
-    told = ModelDirectory(
+async def directory(*workers: WorkerReport) -> ModelResolver:
+    told = ModelResolver(
         cast(Cluster, Told(*workers)), {ModelId("gpt"): "chat", ModelId("c"): "coder"}
     )
     await told.list_models()

@@ -252,7 +252,7 @@ def test_errors_are_as_published(asked: httpx.Client, published: Published, path
     for wrong in ({name: 1}, {name: [_LONG]}, {name: "x", "model": "none"}):
         answer = asked.post(path, json={"model": "chat", **wrong})
         assert answer.status_code >= 400
-        published.check("ErrorResponse", answer.json())
+        published.check("ErrorResponseApp", answer.json())
 
 
 def test_a_response_that_fails_is_one_of_the_api(

@@ -12,18 +12,23 @@ from pydantic import TypeAdapter
 
 from controller.gateway.responses.output import Event, OutputItems
 from controller.gateway.responses.packed_reasoning import pack, unpack
-from controller.gateway.responses.tool_names import CallerTool, ToolNames, flat_name, wrapped_input
+from controller.gateway.responses.tool_names import (
+    ToolIdentity,
+    ToolNameMap,
+    flat_name,
+    wrapped_input,
+)
 from shared.errors import RequestError
 from shared.messages.stream import ChoiceOutput
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 _ITEM: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
 _PATCH = '*** Begin\n+é "x" \\ 東京\n'
-NAMES = ToolNames(
+NAMES = ToolNameMap(
     [
-        CallerTool("function", "look"),
-        CallerTool("custom", "patch"),
-        CallerTool("function", "a", "mcp"),
+        ToolIdentity("function", "look"),
+        ToolIdentity("custom", "patch"),
+        ToolIdentity("function", "a", "mcp"),
     ]
 )
 

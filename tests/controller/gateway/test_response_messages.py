@@ -11,7 +11,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from controller.gateway.responses.answers import ResponseObjectFormat
+from controller.gateway.responses.answers import ResponseObjectSerializer
 from controller.gateway.responses.items import Item
 from controller.gateway.responses.messages import MAX_REASONING_BYTES, messages_of
 from controller.gateway.responses.packed_reasoning import pack
@@ -87,8 +87,8 @@ def test_little_that_unpacks_to_much_is_refused_soon() -> None:
     assert len(message["reasoning"]) == MAX_REASONING_BYTES
 
 
-def form() -> ResponseObjectFormat:
-    return ResponseObjectFormat(new_request_id(), "chat", ResponsesRequest(input="x"), None)
+def form() -> ResponseObjectSerializer:
+    return ResponseObjectSerializer(new_request_id(), "chat", ResponsesRequest(input="x"), None)
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def test_a_response_that_is_stored_says_so_before_the_end() -> None:
         return len(kept) == 1
 
     for expected in (True, False):
-        made = ResponseObjectFormat(new_request_id(), "chat", ResponsesRequest(input="x"), keep)
+        made = ResponseObjectSerializer(new_request_id(), "chat", ResponsesRequest(input="x"), keep)
         made.opening(None)
         made.events([ChoiceOutput(0, 0, [1], "It is nine.", finish_reason="stop")])
         *_, last = events(asyncio.run(made.closing(_USAGE)))

@@ -9,8 +9,8 @@ import pytest
 
 from controller.intake.request_handler import RequestHandler
 from controller.intake.validation import read_request, rejection
-from controller.requests.request import ClientRequest
-from shared.bus import BusMessage
+from controller.requests.request import TrackedRequest
+from shared.bus import IncomingMessage
 from shared.errors import InvalidRequest, RequestError, RequestTimedOut
 from shared.ids import ModelId, SkillName
 from shared.messages.request import default_seed
@@ -29,15 +29,15 @@ SKILLS = {
 
 def message(
     subject: str = "mlx.infer.ada.chat", reply: str = "_INBOX.x", **body: Any
-) -> BusMessage:
-    return BusMessage(subject, reply, json.dumps({"prompt": "x", **body}).encode())
+) -> IncomingMessage:
+    return IncomingMessage(subject, reply, json.dumps({"prompt": "x", **body}).encode())
 
 
-def read(sent: BusMessage, max_bytes: int = 10_000) -> ClientRequest:
+def read(sent: IncomingMessage, max_bytes: int = 10_000) -> TrackedRequest:
     return read_request(sent, SKILLS, max_bytes=max_bytes, now=7.0)
 
 
-def why_rejected(sent: BusMessage, max_bytes: int = 10_000) -> RequestError:
+def why_rejected(sent: IncomingMessage, max_bytes: int = 10_000) -> RequestError:
     with pytest.raises(RequestError) as caught:
         read(sent, max_bytes)
     return caught.value
@@ -80,7 +80,7 @@ def test_the_seed_is_the_given_one_or_comes_from_client_and_id() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_code_and_field(
-    sent: BusMessage, code: str, param: str | None, words: str
+    sent: IncomingMessage, code: str, param: str | None, words: str
 ) -> None:
     error = why_rejected(sent)
     assert (error.code, error.param, error.retryable) == (code, param, False)
@@ -150,9 +150,9 @@ async def test_a_question_that_came_before_the_leader_is_answered_by_it(
     with pytest.raises(RequestTimedOut):
         await cluster.bus.request("mlx.health.cluster", b"", timeout_s=0.1)
     inbox = cluster.bus.new_inbox()
-    answers: list[BusMessage] = []
+    answers: list[IncomingMessage] = []
 
-    async def take(answer: BusMessage) -> None:
+    async def take(answer: IncomingMessage) -> None:
         answers.append(answer)
 
     await cluster.bus.subscribe(inbox, take)

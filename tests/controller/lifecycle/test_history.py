@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.lifecycle.history import history_needed, history_to_prepend
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from shared.errors import RequestError
 from shared.ids import WorkerId
 from shared.messages.conversation import Message
@@ -19,17 +19,17 @@ SAID = [Message.model_validate(each) for each in (HELLO, HI)]
 LIMIT = 10_000
 
 
-def turn(*messages: dict[str, Any], **fields: Any) -> ClientRequest:
+def turn(*messages: dict[str, Any], **fields: Any) -> TrackedRequest:
     return request(**{"prompt": None, "messages": list(messages), "session_id": "s", **fields})
 
 
 def joined(
-    one: ClientRequest, said: list[Message] | None = SAID, *, limit: int = LIMIT
+    one: TrackedRequest, said: list[Message] | None = SAID, *, limit: int = LIMIT
 ) -> list[str]:
     return [str(each.content) for each in history_to_prepend(one, said, False, limit)]
 
 
-def error(one: ClientRequest, said: list[Message] | None, *, too_large: bool = False) -> str:
+def error(one: TrackedRequest, said: list[Message] | None, *, too_large: bool = False) -> str:
     with pytest.raises(RequestError) as caught:
         history_to_prepend(one, said, too_large, LIMIT)
     assert caught.value.param == "session_id"
@@ -55,7 +55,7 @@ TOOL = {"role": "tool", "content": "12", "tool_call_id": "c"}
     ],
 )
 def test_a_turn_may_have_come_alone_where_it_is_the_users_word_and_its_session_is_known(
-    one: ClientRequest, home: WorkerId | None, needed: bool
+    one: TrackedRequest, home: WorkerId | None, needed: bool
 ) -> None:
     assert history_needed(one, home) is needed
 

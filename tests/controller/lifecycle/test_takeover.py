@@ -4,7 +4,7 @@ import pytest
 
 from controller.requests.events import EndRequests, LinkRestored
 from controller.requests.instructions import SendControlOrder
-from shared.messages.control import AttachStream, CancelRequest, ClaimWorker
+from shared.messages.control import AttachInbox, CancelRequest, ClaimWorker
 from shared.messages.dispatch import Continuation
 from shared.messages.stream import StreamError
 from tests.controller.requests.claimed import (
@@ -118,7 +118,7 @@ def test_who_asks_again_is_attached_before_the_contents_are_there() -> None:
     driven.given()
     driven.ask(inbox=LATER)
     ((worker, order),) = driven.orders()
-    assert isinstance(order, AttachStream) and worker == "w1"
+    assert isinstance(order, AttachInbox) and worker == "w1"
     assert (order.request_id, order.attempt, order.inbox, order.term) == ("r", 3, LATER, 2)
 
 
@@ -262,7 +262,7 @@ def test_a_turn_with_its_history_is_still_what_its_client_asked_for() -> None:
     driven = taken_over(had)
     driven.ask(inbox=LATER, **ALONE)
     ((worker, order),) = driven.orders()
-    assert isinstance(order, AttachStream)
+    assert isinstance(order, AttachInbox)
     assert (worker, order.inbox, driven.words(LATER)) == ("w1", LATER, [])
     driven.leave("w1")
     driven.pass_time(0.2)
@@ -338,7 +338,7 @@ def test_what_has_ended_at_a_worker_is_told_again_by_that(state: str) -> None:
     assert (driven.machine.active, driven.machine.metrics.adoptions) == (0, 0)
     driven.ask(inbox=LATER)
     ((worker, order),) = driven.orders()
-    assert isinstance(order, AttachStream)
+    assert isinstance(order, AttachInbox)
     assert (worker, order.attempt, order.inbox) == ("w1", 3, LATER)
 
 
@@ -359,7 +359,7 @@ def test_who_asked_again_already_hears_it_from_the_worker(state: str) -> None:
     driven.claimed("w1", key_of(old_dispatch(), state))
     attached = [(worker, each) for worker, each in driven.orders() if each.verb == "attach"]
     ((worker, order),) = attached
-    assert isinstance(order, AttachStream)
+    assert isinstance(order, AttachInbox)
     assert (worker, order.attempt, order.inbox) == ("w1", 3, LATER)
     driven.pass_time(0.1)
     assert driven.sent() == [] and driven.state() == state

@@ -1,19 +1,19 @@
 """Which workers have told what they have, and what may begin before all have."""
 
-from controller.lifecycle.worker_claims import WorkerClaims
+from controller.lifecycle.worker_claims import ClaimedWorkers
 from shared.ids import WorkerId
 
 ONE, OTHER = WorkerId("one"), WorkerId("other")
 
 
 def test_where_no_worker_is_there_all_may_begin() -> None:
-    claims = WorkerClaims([], 10.0)
+    claims = ClaimedWorkers([], 10.0)
     assert not claims.incomplete
     assert claims.may_start(10.0, turn=True) and claims.may_start(10.0, turn=False)
 
 
 def test_before_all_have_answered_nothing_begins_and_after_a_second_only_no_turn() -> None:
-    claims = WorkerClaims([ONE, OTHER], 10.0)
+    claims = ClaimedWorkers([ONE, OTHER], 10.0)
     claims.answered(ONE, 10.0)
     assert claims.incomplete and claims.starts_at == 11.0
     for now, begins in ((10.9, False), (11.0, True), (99.0, True)):
@@ -22,7 +22,7 @@ def test_before_all_have_answered_nothing_begins_and_after_a_second_only_no_turn
 
 
 def test_when_all_have_answered_turns_may_begin() -> None:
-    claims = WorkerClaims([ONE, OTHER], 10.0)
+    claims = ClaimedWorkers([ONE, OTHER], 10.0)
     for worker in (OTHER, ONE):
         assert claims.incomplete
         claims.answered(worker, 10.0)
@@ -30,13 +30,13 @@ def test_when_all_have_answered_turns_may_begin() -> None:
 
 
 def test_who_is_gone_need_not_answer() -> None:
-    claims = WorkerClaims([ONE], 10.0)
+    claims = ClaimedWorkers([ONE], 10.0)
     claims.reset(ONE, 12.0)
     assert not claims.incomplete
 
 
 def test_turns_wait_a_moment_for_what_was_lost_with_a_worker_that_had_not_told() -> None:
-    claims = WorkerClaims([ONE, OTHER], 10.0)
+    claims = ClaimedWorkers([ONE, OTHER], 10.0)
     claims.answered(ONE, 10.0)
     claims.reset(OTHER, 12.0)
     for now, begins in ((12.0, False), (16.4, False), (16.5, True)):
@@ -45,34 +45,34 @@ def test_turns_wait_a_moment_for_what_was_lost_with_a_worker_that_had_not_told()
 
 
 def test_turns_do_not_wait_for_a_worker_that_had_told() -> None:
-    claims = WorkerClaims([ONE], 10.0)
+    claims = ClaimedWorkers([ONE], 10.0)
     claims.answered(ONE, 10.0)
     claims.reset(ONE, 12.0)
     assert claims.may_start(12.0, turn=True)
 
 
 def test_who_comes_later_is_not_waited_for() -> None:
-    claims = WorkerClaims([ONE], 10.0)
+    claims = ClaimedWorkers([ONE], 10.0)
     claims.answered(ONE, 10.0)
     assert claims.ask(OTHER, 11.0) and not claims.incomplete
 
 
 def test_one_is_asked_once_in_a_second() -> None:
-    claims = WorkerClaims([ONE], 10.0)
+    claims = ClaimedWorkers([ONE], 10.0)
     asked = [claims.ask(ONE, now) for now in (10.0, 10.5, 10.9, 11.0, 11.5)]
     assert asked == [True, False, False, True, False]
     assert claims.ask(OTHER, 11.5)
 
 
 def test_who_started_again_is_asked_at_once() -> None:
-    claims = WorkerClaims([ONE], 10.0)
+    claims = ClaimedWorkers([ONE], 10.0)
     assert claims.ask(ONE, 10.0)
     claims.reset(ONE, 10.05)
     assert claims.ask(ONE, 10.1)
 
 
 def test_how_long_ago_one_was_asked_is_known() -> None:
-    claims = WorkerClaims([ONE], 10.0)
+    claims = ClaimedWorkers([ONE], 10.0)
     assert claims.since_asked_s(ONE, 12.0) == 0
     claims.ask(ONE, 12.0)
     claims.ask(ONE, 12.5)  # it is not, so soon
@@ -82,7 +82,7 @@ def test_how_long_ago_one_was_asked_is_known() -> None:
 
 
 def test_of_who_answered_it_is_known_since_when_its_answer_is_old() -> None:
-    claims = WorkerClaims([ONE], 10.0)
+    claims = ClaimedWorkers([ONE], 10.0)
     assert claims.answer_age_ms(ONE, 12.0) is None
     claims.ask(ONE, 12.0)
     claims.answered(ONE, 12.0)

@@ -6,7 +6,7 @@ from controller.requests.instructions import SendControlOrder
 from shared.ids import BootId, RequestId, WorkerId
 from shared.messages.control import ClaimedRequest, TellContents
 from shared.messages.dispatch import Continuation, Dispatch, DispatchBatch
-from shared.messages.request_events import RequestFailed
+from shared.messages.request_events import AttemptFailed
 from tests.controller.requests.driven import LEADER, Driven
 from tests.controller.requests.states import HELLO, HI
 from tests.controller.requests.wire import Sent
@@ -58,8 +58,8 @@ def key_of(had: Dispatch, state: str = "running", **fields: Any) -> ClaimedReque
     return ClaimedRequest.model_validate({**values, **fields})
 
 
-def failure_of(had: Dispatch, code: str = "draining", **fields: Any) -> RequestFailed:
-    return RequestFailed(
+def failure_of(had: Dispatch, code: str = "draining", **fields: Any) -> AttemptFailed:
+    return AttemptFailed(
         request_id=had.request_id, client=had.client, attempt=had.attempt, code=code,
         message="it went back", **fields,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A `RequestMachine` that a test drives: its time is what it is set to, what it says is kept."""
+"""A `RequestStateMachine` that a test drives: the test sets its time and keeps what it says."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import Registry, WorkerGone
 from controller.fleet.worker_view import WorkerView
-from controller.lifecycle.machine import RequestMachine
+from controller.lifecycle.machine import RequestStateMachine
 from controller.requests.events import (
     DispatchesAnswered,
     Event,
@@ -17,16 +17,16 @@ from controller.requests.events import (
     WorkerReported,
 )
 from controller.requests.instructions import (
-    AnswerQuery,
     Instruction,
     LeaderOrders,
     SendControlOrder,
     SendDispatches,
-    SendToClient,
-    SendToListRunner,
+    SendRequestState,
+    SendStreamMessage,
+    SendToPromptListRunner,
 )
 from controller.requests.metrics import ControllerMetrics
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from shared.bus import Bus
 from shared.ids import ControllerId, RequestId, WorkerId
 from shared.messages.control import Claimed, ClaimedRequest, ControlReply, RequestState
@@ -35,9 +35,9 @@ from shared.messages.dispatch import (
 )
 from shared.messages.events import EventType, WorkerEvent
 from shared.messages.request_events import (
+    AttemptFailed,
+    RequestCompleted,
     RequestEvent,
-    RequestFailed,
-    RequestFinished,
     TokensEmitted,
 )
 from shared.messages.stream import Failed, StreamError, StreamMessage
@@ -88,7 +88,7 @@ class Driven:
         for name in unclaimed:
             self._hear("joined", name)
         self.kept = PrefixCacheIndex(Bus.__new__(Bus), self.registry, lambda: self.now)
-        self.machine = RequestMachine(
+        self.machine = RequestStateMachine(
             LEADER,
             term,
             settings,
@@ -197,7 +197,7 @@ class Driven:
 
     # Requests.
 
-    def ask(self, request_id: str = "r", *, inbox: str = INBOX, **fields: Any) -> ClientRequest:
+    def ask(self, request_id: str = "r", *, inbox: str = INBOX, **fields: Any) -> TrackedRequest:
         """A client publishes a request."""
         asked = request(request_id, now=self.now, **fields)
         asked.inboxes = [inbox]
@@ -210,7 +210,7 @@ class Driven:
     def query(self, request_id: str = "r", *, cancel: bool = False) -> RequestState | None:
         """What a client is told that asks; None where nothing."""
         self.on(Queried((ADA, RequestId(request_id)), "_INBOX.query", cancel=cancel))
-        answers = self.new(AnswerQuery)
+        answers = self.new(SendRequestState)
         return answers[-1].state if answers else None
 
     def state(self, request_id: str = "r") -> str | None:
@@ -218,7 +218,7 @@ class Driven:
         told = self.query(request_id)
         return told.state if told is not None else None
 
-    def known(self, request_id: str = "r") -> ClientRequest:
+    def known(self, request_id: str = "r") -> TrackedRequest:
         known = self.machine.find((ADA, RequestId(request_id)))
         assert known is not None
         return known
@@ -266,13 +266,13 @@ class Driven:
         )
 
     def finish(self, sent: Sent) -> None:
-        self.report(sent, RequestFinished(**origin(sent.dispatch)))
+        self.report(sent, RequestCompleted(**origin(sent.dispatch)))
 
     def fail(self, sent: Sent, code: str = "request_failed", **fields: Any) -> None:
         """The client was told."""
         message = f"{sent.worker} says {code}"
         self.report(
-            sent, RequestFailed(**origin(sent.dispatch), code=code, message=message, **fields)
+            sent, AttemptFailed(**origin(sent.dispatch), code=code, message=message, **fields)
         )
 
     def requeue(self, sent: Sent, code: str = "draining", **fields: Any) -> None:
@@ -294,7 +294,7 @@ class Driven:
 
     def told(self, inbox: str = INBOX) -> list[StreamMessage]:
         """All that an inbox was told."""
-        return [each.message for each in self.said_as(SendToClient) if inbox in each.inboxes]
+        return [each.message for each in self.said_as(SendStreamMessage) if inbox in each.inboxes]
 
     def words(self, inbox: str = INBOX) -> list[str | None]:
         """The same, short: reasons to wait, `done`, codes of errors."""
@@ -320,7 +320,7 @@ class Driven:
 
     def list_orders(self) -> list[tuple[str, str]]:
         """To the list runner, since the last look: each with its inbox."""
-        return [(each.verb, each.inbox) for each in self.new(SendToListRunner)]
+        return [(each.verb, each.inbox) for each in self.new(SendToPromptListRunner)]
 
 
 def _settings(controller: dict[str, Any], *, strict: bool, most_per_client: int) -> ClusterSettings:

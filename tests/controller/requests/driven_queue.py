@@ -7,7 +7,7 @@ from controller.dispatch.dispatch_queue import DispatchOutcome, DispatchQueue
 from controller.fleet.placement import Placement
 from controller.requests.instructions import SendDispatches
 from controller.requests.metrics import Totals
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.routing import RouteQuery, policy_named, select_worker
 from shared.codec import decode
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
@@ -29,7 +29,7 @@ class Queue:
         self.totals = Totals()
         limits = DispatchSettings(**settings)
         self.queue = DispatchQueue(ControllerId("c-1"), 7, limits, max_bytes, self.totals)
-        self.requests: dict[str, ClientRequest] = {}
+        self.requests: dict[str, TrackedRequest] = {}
         self.messages: dict[int, DispatchBatch] = {}
         self.sizes: list[int] = []
 

@@ -20,10 +20,10 @@ from controller.requests.events import (
 from controller.requests.instructions import (
     SendControlOrder,
     SendDispatches,
-    SendToClient,
-    SendToListRunner,
+    SendStreamMessage,
+    SendToPromptListRunner,
 )
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S
 from shared.ids import RequestId, WorkerId
 from shared.messages.control import CancelRequest
@@ -74,7 +74,7 @@ class AnyEvents(RuleBasedStateMachine):
             retry={"initial_delay_ms": 50},
             circuit_breaker={"failure_threshold": 2, "recovery_timeout_ms": 500},
         )
-        self.lists: list[ClientRequest] = []
+        self.lists: list[TrackedRequest] = []
         self.ends: dict[tuple[str, str | None, int], Done | Failed] = {}
         self.lives: dict[str, int] = {}
         self.numbers = itertools.count()
@@ -110,7 +110,7 @@ class AnyEvents(RuleBasedStateMachine):
         asked = request(f"r{number}", **BODIES[number])
         asked.inboxes = [self._inbox(asked, "a")]
         told = asked.transfer(0.0)
-        self.driven.on(Transferred([ClientRequest.transferred(told, [DEMO], self.driven.now)]))
+        self.driven.on(Transferred([TrackedRequest.transferred(told, [DEMO], self.driven.now)]))
         self._carry()
 
     # Workers.
@@ -271,9 +271,9 @@ class AnyEvents(RuleBasedStateMachine):
                 self.driven.on(DispatchesAnswered(sent.number, None))
         for order in self.driven.new(SendControlOrder):
             self._take(self.boots[order.worker], order)
-        served = [each for each in self.driven.new(SendToListRunner) if each.verb == "serve"]
+        served = [each for each in self.driven.new(SendToPromptListRunner) if each.verb == "serve"]
         self.lists += [each.request for each in served]
-        for told in self.driven.new(SendToClient):
+        for told in self.driven.new(SendStreamMessage):
             for inbox in told.inboxes:
                 self._hear(inbox, told.message)
 
@@ -293,7 +293,7 @@ class AnyEvents(RuleBasedStateMachine):
             key = inbox, message.request_id, message.attempt
             assert self.ends.setdefault(key, message) == message, "two ends of one attempt"
 
-    def _inbox(self, asked: ClientRequest, at: str) -> str:
+    def _inbox(self, asked: TrackedRequest, at: str) -> str:
         """Of one life of a request: half a minute after its end another one may begin."""
         known = self.driven.machine.find(asked.key)
         if known is not None and known.fingerprint != asked.fingerprint:

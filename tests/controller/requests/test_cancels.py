@@ -135,7 +135,10 @@ def test_a_cancel_without_a_reply_subject_is_not_answered() -> None:
     before = len(driven.said)
     driven.cancel()
     assert driven.words(INBOX) == ["done"]
-    assert [type(each).__name__ for each in driven.said[before:]] == ["SendToClient", "WriteLog"]
+    assert [type(each).__name__ for each in driven.said[before:]] == [
+        "SendStreamMessage",
+        "WriteLog",
+    ]
 
 
 def test_the_place_of_a_cancelled_one_is_free() -> None:

@@ -4,7 +4,7 @@ again, mean."""
 import pytest
 
 from controller.requests.events import LinkRestored
-from controller.requests.instructions import AnswerQuery, SendControlOrder
+from controller.requests.instructions import SendControlOrder, SendRequestState
 from shared.ids import BootId
 from shared.messages.control import CancelRequest, Claimed
 from shared.messages.dispatch import Continuation
@@ -32,7 +32,7 @@ def test_a_cancel_that_comes_before_all_have_told_is_done_then() -> None:
     ((worker, order),) = driven.orders()
     assert isinstance(order, CancelRequest)
     assert (worker, order.request_id, order.silent) == ("w1", "r", False)
-    (answer,) = driven.new(AnswerQuery)
+    (answer,) = driven.new(SendRequestState)
     assert (answer.reply, answer.state.state) == ("_INBOX.query", "running")
 
 
@@ -40,7 +40,7 @@ def test_a_question_that_comes_before_all_have_told_is_to_be_asked_again() -> No
     driven = Driven(term=2, unclaimed=["w1"])
     assert driven.query() is None
     driven.claimed("w1")
-    assert driven.new(AnswerQuery) == []
+    assert driven.new(SendRequestState) == []
 
 
 def test_what_comes_before_all_have_told_waits_for_that() -> None:

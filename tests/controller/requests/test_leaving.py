@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from controller.requests.events import ShutdownBegan, Transferred
-from controller.requests.request import ClientRequest, State
+from controller.requests.request import State, TrackedRequest
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch
 from tests.controller.requests.claimed import ALONE, sent_before, taken_over, turn_with_history
@@ -21,7 +21,7 @@ def _ids(requests: Sequence[Dispatch]) -> list[str]:
 def _take(driven: Driven, requests: Sequence[Dispatch]) -> None:
     """The next leader is given them."""
     driven.on(
-        Transferred([ClientRequest.transferred(each, [DEMO], driven.now) for each in requests])
+        Transferred([TrackedRequest.transferred(each, [DEMO], driven.now) for each in requests])
     )
 
 
@@ -217,6 +217,6 @@ def test_all_who_listened_there_listen_here(state: State) -> None:
         assert given.inboxes == [INBOX, LATER, "_INBOX.last"]
 
 
-def _given(known: ClientRequest, inboxes: list[str]) -> Sequence[Dispatch]:
+def _given(known: TrackedRequest, inboxes: list[str]) -> Sequence[Dispatch]:
     """The same request, as another leader has it."""
     return [known.transfer(known.arrived_at).model_copy(update={"inboxes": inboxes})]

@@ -7,7 +7,7 @@ import pytest
 from controller.requests.events import HistoryReceived, ListEnded
 from controller.requests.request import State
 from shared.ids import RequestId
-from shared.messages.control import AttachStream
+from shared.messages.control import AttachInbox
 from shared.messages.stream import Done, Failed, StreamError, Timings, Usage
 from tests.controller.requests.driven import INBOX, LATER, Driven
 from tests.controller.requests.states import HELLO, NOT_AT_A_WORKER, in_state
@@ -33,7 +33,7 @@ def _attached(driven: Driven) -> list[tuple[str, int, str]]:
     """To which workers orders went, for which attempt and inbox; there are no others."""
     found = []
     for worker, order in driven.orders():
-        assert isinstance(order, AttachStream) and order.term == 1, order
+        assert isinstance(order, AttachInbox) and order.term == 1, order
         found.append((worker, order.attempt, order.inbox))
     return found
 

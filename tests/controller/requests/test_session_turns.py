@@ -6,18 +6,18 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.requests.request import ClientRequest
-from controller.requests.session_turns import SessionTurns
+from controller.requests.request import TrackedRequest
+from controller.requests.session_turns import SessionQueues
 from shared.ids import SessionKey
 from tests.controller.values import request
 
 
-def _turn(name: str, session: str | None = "s") -> ClientRequest:
+def _turn(name: str, session: str | None = "s") -> TrackedRequest:
     return request(name, session_id=session)
 
 
 def test_the_first_that_came_is_next_and_then_the_one_after_it() -> None:
-    turns, (one, two, three) = SessionTurns(), [_turn(name) for name in "abc"]
+    turns, (one, two, three) = SessionQueues(), [_turn(name) for name in "abc"]
     for each in (one, two, three):
         turns.add(each)
     assert [turns.is_next(each) for each in (one, two, three)] == [True, False, False]
@@ -27,13 +27,13 @@ def test_the_first_that_came_is_next_and_then_the_one_after_it() -> None:
 
 
 def test_what_is_no_turn_waits_for_none() -> None:
-    turns, alone = SessionTurns(), _turn("a", None)
+    turns, alone = SessionQueues(), _turn("a", None)
     turns.add(alone)
     assert turns.is_next(alone) and turns.remove(alone) is None
 
 
 def test_what_runs_already_is_before_all_that_wait() -> None:
-    turns, waiting, running = SessionTurns(), _turn("a"), _turn("b")
+    turns, waiting, running = SessionQueues(), _turn("a"), _turn("b")
     turns.add(waiting)
     turns.add_running(running)
     assert turns.is_next(running) and not turns.is_next(waiting)
@@ -41,7 +41,7 @@ def test_what_runs_already_is_before_all_that_wait() -> None:
 
 
 def test_a_lost_turn_that_is_asked_again_keeps_its_place() -> None:
-    turns, (lost, waiting, again) = SessionTurns(), [_turn(name) for name in "aba"]
+    turns, (lost, waiting, again) = SessionQueues(), [_turn(name) for name in "aba"]
     turns.add(lost)
     turns.add(waiting)
     turns.add(again, replaced=lost)
@@ -51,7 +51,7 @@ def test_a_lost_turn_that_is_asked_again_keeps_its_place() -> None:
 
 
 def test_what_its_client_had_tokens_of_is_before_all_that_have_not_begun() -> None:
-    turns, (runs, waiting) = SessionTurns(), [_turn(name) for name in "ab"]
+    turns, (runs, waiting) = SessionQueues(), [_turn(name) for name in "ab"]
     runs.state = "running"
     begun = request("c", session_id="s", resume={"token_ids": [1]})
     for each in (runs, waiting, begun):
@@ -61,7 +61,7 @@ def test_what_its_client_had_tokens_of_is_before_all_that_have_not_begun() -> No
 
 
 def test_one_leaves_once() -> None:
-    turns, (one, two) = SessionTurns(), [_turn(name) for name in "ab"]
+    turns, (one, two) = SessionQueues(), [_turn(name) for name in "ab"]
     turns.add(one)
     turns.add(two)
     assert turns.remove(one) is two
@@ -70,7 +70,7 @@ def test_one_leaves_once() -> None:
 
 
 def test_after_the_last_turn_nothing_is_left_of_a_session() -> None:
-    turns, one = SessionTurns(), _turn("a")
+    turns, one = SessionQueues(), _turn("a")
     turns.add(one)
     turns.remove(one)
     assert turns._turns == {}
@@ -79,9 +79,9 @@ def test_after_the_last_turn_nothing_is_left_of_a_session() -> None:
 class TurnsBesideLists(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.turns = SessionTurns()
-        self.expected: defaultdict[SessionKey, list[ClientRequest]] = defaultdict(list)
-        self.all: list[ClientRequest] = []
+        self.turns = SessionQueues()
+        self.expected: defaultdict[SessionKey, list[TrackedRequest]] = defaultdict(list)
+        self.all: list[TrackedRequest] = []
 
     @rule(session=st.sampled_from("st"), first=st.booleans())
     def come(self, session: str, first: bool) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.requests.request import ClientRequest
+from controller.requests.request import TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S, RequestStore
 from shared.ids import ClientName, RequestId
 from tests.controller.values import ADA, request
@@ -13,7 +13,7 @@ from tests.controller.values import ADA, request
 BOB = ClientName("bob")
 
 
-def _end(store: RequestStore, one: ClientRequest, now: float) -> None:
+def _end(store: RequestStore, one: TrackedRequest, now: float) -> None:
     one.finish(succeeded=True, code="", now=now)
     store.end(one)
 
@@ -106,8 +106,8 @@ class StoreBesideAList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = RequestStore()
-        self.all: list[ClientRequest] = []
-        self.known: dict[str, ClientRequest] = {}
+        self.all: list[TrackedRequest] = []
+        self.known: dict[str, TrackedRequest] = {}
         self.now = 0.0
 
     @rule(name=st.sampled_from("abc"))
@@ -128,7 +128,7 @@ class StoreBesideAList(RuleBasedStateMachine):
     @precondition(lambda self: self.all)
     @rule(data=st.data())
     def remove(self, data: Any) -> None:
-        one: ClientRequest = data.draw(st.sampled_from(self.all))
+        one: TrackedRequest = data.draw(st.sampled_from(self.all))
         self.store.remove(one)
         if self.known.get(one.request_id) is one:
             del self.known[one.request_id]

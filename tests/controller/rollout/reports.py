@@ -3,12 +3,12 @@
 from typing import Any
 
 from shared.ids import BootId, ModelId, WorkerId
-from shared.messages.engine_status import BatchChange, BatchStatus, EngineStatus
+from shared.messages.engine_status import BatchResize, EngineStatus, ModelBatchStatus
 from shared.messages.model_status import ModelStatus
 from shared.messages.worker_report import (
-    LevelStatus,
     MemoryStatus,
     PreWarmingStatus,
+    QueuePriorityStatus,
     QueueStatus,
     WorkerReport,
 )
@@ -34,10 +34,10 @@ def report(
     loading: tuple[str, ...] = (),
 ) -> WorkerReport:
     changes = [
-        BatchChange(ago_s=ago_s, before=1, after=2, latency_ms=1, reason="x")
+        BatchResize(ago_s=ago_s, before=1, after=2, latency_ms=1, reason="x")
         for ago_s in changes_ago_s
     ]
-    batches = [BatchStatus(model=ModelId("m"), changes=changes)]
+    batches = [ModelBatchStatus(model=ModelId("m"), changes=changes)]
     return WorkerReport(
         id=WorkerId(name),
         boot_id=BootId(boot),
@@ -47,7 +47,7 @@ def report(
         config_problem=problem,
         completed_requests=completed,
         failed_requests=failed,
-        queue=QueueStatus(levels={"medium": LevelStatus(rejected=rejected)}),
+        queue=QueueStatus(levels={"medium": QueuePriorityStatus(rejected=rejected)}),
         memory=MemoryStatus(refusals=memory_refusals, pressure=pressure),
         engines=[EngineStatus(index=0, state="running", restarts=engine_restarts, batches=batches)],
         tokens_per_s=tokens_per_s,

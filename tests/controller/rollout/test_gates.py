@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.rollout.gates import find_violation
-from controller.rollout.worker_metrics import WorkerMetrics
+from controller.rollout.worker_metrics import PeriodMetrics
 from shared.ids import WorkerId
 from shared.messages.rollout import Baseline, Speed
 from shared.settings.controller import RolloutGatesSettings
@@ -26,7 +26,7 @@ def fault(
     baseline: Baseline = BEFORE,
 ) -> str | None:
     """What is found at w1 after these reports, a second apart."""
-    metrics = WorkerMetrics(1000.0)
+    metrics = PeriodMetrics(1000.0)
     for number, reports in enumerate(moments):
         at = 1000.0 + number * step_s
         metrics.add(reports, at, open_breakers=open_breakers, failovers_ms=failovers_ms)

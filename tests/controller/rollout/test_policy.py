@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from controller.rollout.policy import (
-    UnstoredRolloutState,
+    VolatileRolloutState,
     decide,
     expected_version,
     on_trial,
     record_order,
     start_rollout,
 )
-from controller.rollout.worker_metrics import WorkerMetrics
+from controller.rollout.worker_metrics import PeriodMetrics
 from shared.ids import WorkerId
 from shared.messages.rollout import Phase, Rollout, RolloutState
 from shared.messages.worker_report import WorkerReport
@@ -38,7 +38,7 @@ class Play:
         )
         self.state = start_rollout(RolloutState(stable=1, last_version=1), rollout)
         self.reports = {worker: report(worker, 1) for worker in (W1, W2, W3)}
-        self.progress = UnstoredRolloutState()
+        self.progress = VolatileRolloutState()
         self.now = 0.0
 
     @property
@@ -56,7 +56,7 @@ class Play:
         """Time passes, and the leader looks; returns whom it tells what."""
         self.now += after_s
         if self.phase() in ("measuring", "baking"):
-            self.progress.metrics = self.progress.metrics or WorkerMetrics(self.now)
+            self.progress.metrics = self.progress.metrics or PeriodMetrics(self.now)
             self.progress.metrics.add(self.reports.values(), self.now)
         decision = decide(self.state, self.reports, self.progress, self.now)
         self.state = decision.state
@@ -213,12 +213,12 @@ def test_another_leader_goes_on_and_watches_anew() -> None:
     play = Play()
     play.until("baking")
     play.look(15)
-    play.progress = UnstoredRolloutState()  # nobody knows what was measured
+    play.progress = VolatileRolloutState()  # nobody knows what was measured
     play.look(15)
     assert play.phase() == "baking"
     play.look(21)
     assert play.phase() == "applying"
-    play.progress = UnstoredRolloutState()  # nobody knows who was told
+    play.progress = VolatileRolloutState()  # nobody knows who was told
     assert play.look() == [(W2, 2)]
 
 
@@ -241,7 +241,7 @@ def test_another_leader_that_goes_on_waits_until_all_that_have_it_have_reported(
     for worker in (W2, W3):
         play.say(worker, 2, boot="b2")
     heard, play.reports = play.reports, {W3: play.reports[W3]}
-    play.progress = UnstoredRolloutState(all_reported=False)
+    play.progress = VolatileRolloutState(all_reported=False)
     play.look()
     assert play.phase() == "applying"
     play.reports = heard
@@ -252,7 +252,7 @@ def test_another_leader_that_goes_on_waits_until_all_that_have_it_have_reported(
 def test_another_leader_that_goes_back_waits_until_all_that_have_it_have_reported() -> None:
     play = going_back()
     heard, play.reports = play.reports, {W3: play.reports[W3]}
-    play.progress = UnstoredRolloutState(all_reported=False)
+    play.progress = VolatileRolloutState(all_reported=False)
     play.look()
     assert play.phase() == "rolling_back"
     play.reports = heard
@@ -263,7 +263,7 @@ def test_another_leader_that_goes_back_waits_until_all_that_have_it_have_reporte
 def test_who_is_not_heard_by_another_leader_in_time_is_gone() -> None:
     play = going_back()
     del play.reports[W1]
-    play.progress = UnstoredRolloutState(all_reported=False)
+    play.progress = VolatileRolloutState(all_reported=False)
     play.look()
     assert play.phase() == "rolling_back"
     play.progress.all_reported = True
@@ -311,6 +311,6 @@ def test_a_worker_that_ends_comes_back_with_its_version_or_is_told_again() -> No
 def test_where_nothing_is_rolled_out_all_get_what_is_stable(stable: int) -> None:
     state = RolloutState(stable=stable, last_version=5)
     reports: dict[WorkerId, WorkerReport] = {W1: report(W1, 0), W2: report(W2, 5)}
-    decision = decide(state, reports, UnstoredRolloutState(), 0.0)
+    decision = decide(state, reports, VolatileRolloutState(), 0.0)
     wrong = W1 if stable else W2
     assert [(one.worker, one.version) for one in decision.orders] == [(wrong, stable)]

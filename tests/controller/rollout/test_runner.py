@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.client import connect
 from shared.codec import decode, encode
 from shared.errors import RequestError, Unavailable
@@ -62,7 +62,7 @@ class PlayedWorker:
         await self._cluster.bus.subscribe(subject, self._on_config)
         return self
 
-    async def _on_config(self, message: BusMessage) -> None:
+    async def _on_config(self, message: IncomingMessage) -> None:
         order = decode(ConfigureWorker, message.payload)
         self.orders.append(order)
         refusal = self.refusals.get(order.version)

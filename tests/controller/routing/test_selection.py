@@ -27,7 +27,7 @@ from controller.routing.selection import (
 )
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Tier
-from shared.messages.model_status import ModelSpeed, ModelState, ModelStatus
+from shared.messages.model_status import ModelPerformance, ModelState, ModelStatus
 from shared.messages.priorities import PRIORITIES
 from shared.messages.request import Requirements
 from shared.settings.controller import CircuitBreakerSettings as Limits
@@ -358,7 +358,7 @@ def test_the_best_model_is_served_even_by_one_of_many() -> None:
 def test_a_worker_that_tells_of_a_time_below_zero_does_not_stop_the_choice(
     is_list_part: bool,
 ) -> None:
-    strange = ModelSpeed(prefill_tokens_per_s=-0.001, step_ms=-5, load_ms=-7)
+    strange = ModelPerformance(prefill_tokens_per_s=-0.001, step_ms=-5, load_ms=-7)
     broken = {"models": [ModelStatus(id=DEMO, state="warm", speed=strange)]}
     query = RouteQuery([DEMO], text_bytes=4000, is_list_part=is_list_part)
     for workers in ([view("w1", **broken), view("w2")], [view("w1", **broken)]):

@@ -16,10 +16,10 @@ from controller.routing.ttft_prediction import (
     predict_ttft,
 )
 from shared.messages.events import Tier
-from shared.messages.model_status import ModelSpeed, ModelState, ModelStatus
+from shared.messages.model_status import ModelPerformance, ModelState, ModelStatus
 from tests.controller.values import DEMO, view
 
-SPEED = ModelSpeed(
+SPEED = ModelPerformance(
     prefill_tokens_per_s=1000,
     step_ms=20,
     rows=4,
@@ -32,7 +32,7 @@ PROMPT = RouteQuery([DEMO], text_bytes=5000)
 
 
 def worker(
-    speed: ModelSpeed = SPEED,
+    speed: ModelPerformance = SPEED,
     state: ModelState = "warm",
     progress: float | None = None,
     **fields: Any,
@@ -111,14 +111,16 @@ def test_what_is_kept_is_restored_and_not_computed(tier: Tier, restore_ms: float
 
 
 def test_a_worker_that_has_not_measured_is_taken_for_a_middling_one() -> None:
-    forecast = foretold(worker(ModelSpeed(), "available"), RouteQuery([DEMO], text_bytes=2000))
+    forecast = foretold(
+        worker(ModelPerformance(), "available"), RouteQuery([DEMO], text_bytes=2000)
+    )
     assert (forecast.prefill_ms, forecast.step_ms, forecast.load_ms) == (1000, 30, 10_000)
-    full = foretold(worker(ModelSpeed(), active_requests=8))
+    full = foretold(worker(ModelPerformance(), active_requests=8))
     assert full.wait_ms == 100 * 30 / 8
 
 
 speeds = st.builds(
-    ModelSpeed,
+    ModelPerformance,
     prefill_tokens_per_s=st.sampled_from([0.0, 1.0, 5000.0]),
     step_ms=st.sampled_from([0.0, 0.5, 400.0]),
     rows=st.integers(0, 8),
@@ -137,7 +139,7 @@ speeds = st.builds(
     st.builds(CachedShare, st.floats(0, 1), st.sampled_from(["memory", "disk"])),
 )
 def test_no_part_is_ever_less_than_nothing_and_all_are_in_the_whole(
-    speed: ModelSpeed,
+    speed: ModelPerformance,
     state: ModelState,
     progress: float | None,
     load: int,

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from shared.access.certificates import new_authority, new_server
-from shared.access.folder import AccessFolder, ListenAddresses
+from shared.access.folder import AccessFolder, ServerAddresses
 from shared.access.membership import Membership
 from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus
@@ -28,7 +28,7 @@ NOW = "2026-11-23T12:00:00Z"
 @pytest.fixture
 def folder(tmp_path: Path) -> AccessFolder:
     return AccessFolder.create(
-        tmp_path / "access", ListenAddresses(names=["127.0.0.1", "localhost"])
+        tmp_path / "access", ServerAddresses(names=["127.0.0.1", "localhost"])
     )
 
 
@@ -75,7 +75,7 @@ async def test_who_is_in_it_gets_in_and_nobody_else(
         {"tls": None},  # knows no authority
     ):
         assert not await gets_in(known.model_copy(update=change))
-    stranger = AccessFolder.create(tmp_path / "other", ListenAddresses(names=["127.0.0.1"]))
+    stranger = AccessFolder.create(tmp_path / "other", ServerAddresses(names=["127.0.0.1"]))
     with stranger.changing():
         forged = stranger.add("client", "alice", now=NOW)
     with_our_authority = forged.model_copy(update={"authority": alice.authority})
@@ -138,7 +138,7 @@ def test_wrong_orders_are_refused(folder: AccessFolder, tmp_path: Path) -> None:
             with pytest.raises(SettingsError, match="there is no worker 'alice'"):
                 change("worker", "alice")
     with pytest.raises(SettingsError, match="already"):
-        AccessFolder.create(folder.path, ListenAddresses(names=["x"]))
+        AccessFolder.create(folder.path, ServerAddresses(names=["x"]))
     with pytest.raises(SettingsError, match="cluster auth init"):
         AccessFolder(tmp_path / "nowhere")
     (folder.path / "users.json").write_text("{")

@@ -17,9 +17,9 @@ from shared.bus import Bus, LeaseStore
 from shared.codec import decode
 from shared.errors import BusError, SettingsError
 from shared.ids import ControllerId
-from shared.logs import LogStore
+from shared.logs import BusLogHandler
 from shared.messages.lease import LeaseRecord
-from shared.service import StopRequest
+from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from tests.access.members import nats_of
 from tests.processes import wait_until
@@ -68,8 +68,10 @@ async def running(bus: Bus, name: str) -> AsyncIterator[Controller]:
     """A controller on this connection, ended in haste."""
     settings = ClusterSettings.model_validate({"skills": {"chat": ["demo"]}})
     controller_id = ControllerId(name)
-    controller = Controller(settings, bus, controller_id, LogStore("controller", controller_id))
-    stop = StopRequest()
+    controller = Controller(
+        settings, bus, controller_id, BusLogHandler("controller", controller_id)
+    )
+    stop = StopSignal()
     life = asyncio.create_task(controller.run(stop))
     try:
         yield controller

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.bus.service import Endpoint, MicroService
 from shared.errors import BusError, NoResponders, PayloadTooLarge, RequestTimedOut
 from shared.settings.nats import NatsSettings
@@ -14,13 +14,13 @@ from shared.settings.nats import NatsSettings
 pytestmark = pytest.mark.anyio
 
 
-async def collect(bus: Bus, subject: str, queue: str = "") -> asyncio.Queue[BusMessage]:
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+async def collect(bus: Bus, subject: str, queue: str = "") -> asyncio.Queue[IncomingMessage]:
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     await bus.subscribe(subject, messages.put, queue=queue)
     return messages
 
 
-async def next_of(messages: asyncio.Queue[BusMessage]) -> BusMessage:
+async def next_of(messages: asyncio.Queue[IncomingMessage]) -> IncomingMessage:
     return await asyncio.wait_for(messages.get(), 10)
 
 
@@ -28,8 +28,8 @@ async def test_a_message_arrives_with_its_subject_reply_and_bytes(bus: Bus) -> N
     messages = await collect(bus, "t.*")
     await bus.publish("t.one", b"hello", reply="_INBOX.x")
     await bus.publish("t.two", b"")
-    assert await next_of(messages) == BusMessage("t.one", "_INBOX.x", b"hello")
-    assert await next_of(messages) == BusMessage("t.two", "", b"")
+    assert await next_of(messages) == IncomingMessage("t.one", "_INBOX.x", b"hello")
+    assert await next_of(messages) == IncomingMessage("t.two", "", b"")
 
 
 @pytest.mark.parametrize("reply", ["t.orders", "_INBOX", "_INBOX.", "_INBOX.a..b", "$JS.API.INFO"])
@@ -37,7 +37,7 @@ async def test_what_names_no_inbox_asks_for_no_answer(bus: Bus, reply: str) -> N
     """Who answers there would give an order in its own name."""
     messages = await collect(bus, "t.one")
     await bus.publish("t.one", b"hello", reply=reply)
-    assert await next_of(messages) == BusMessage("t.one", "", b"hello")
+    assert await next_of(messages) == IncomingMessage("t.one", "", b"hello")
 
 
 async def test_a_service_answers_in_inboxes_only(bus: Bus) -> None:
@@ -65,17 +65,17 @@ async def test_a_request_that_is_heard_but_not_answered_times_out(bus: Bus) -> N
 async def test_who_is_cancelled_just_as_the_answer_comes_is_cancelled(
     bus: Bus, nats_settings: NatsSettings
 ) -> None:
-    asking: list[asyncio.Task[BusMessage]] = []
+    asking: list[asyncio.Task[IncomingMessage]] = []
     in_time: list[bool] = []
 
-    async def leave(_: BusMessage) -> None:
+    async def leave(_: IncomingMessage) -> None:
         in_time.append(asking[-1].cancel())
 
     async with contextlib.AsyncExitStack() as stack:
         other = await Bus.connect(nats_settings, name="other", wait_s=30)
         stack.push_async_callback(other.close)
 
-        async def answer(message: BusMessage) -> None:
+        async def answer(message: IncomingMessage) -> None:
             await other.publish("t.leave", b"")
             await other.publish(message.reply, b"")  # in the same packet
 
@@ -116,7 +116,7 @@ async def test_asking_many_collects_every_answer(bus: Bus, nats_settings: NatsSe
     other = await Bus.connect(nats_settings, name="other", wait_s=30)
     for number, one in enumerate((bus, other)):
 
-        async def answer(message: BusMessage, one: Bus = one, number: int = number) -> None:
+        async def answer(message: IncomingMessage, one: Bus = one, number: int = number) -> None:
             await one.publish(message.reply, str(number).encode())
 
         await one.subscribe("t.many", answer)
@@ -132,7 +132,7 @@ async def test_asking_many_where_nobody_is_does_not_wait(bus: Bus) -> None:
 
 
 async def test_a_queue_group_shares_its_messages(bus: Bus) -> None:
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     for _ in range(2):
         await bus.subscribe("t.shared", messages.put, queue="group")
     for number in range(20):
@@ -143,7 +143,7 @@ async def test_a_queue_group_shares_its_messages(bus: Bus) -> None:
 
 
 async def test_after_unsubscribing_nothing_arrives(bus: Bus) -> None:
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     subscription = await bus.subscribe("t.left", messages.put)
     await subscription.unsubscribe()
     with pytest.raises(NoResponders):
@@ -154,9 +154,9 @@ async def test_after_unsubscribing_nothing_arrives(bus: Bus) -> None:
 async def test_a_handler_that_fails_is_logged_and_gets_the_next_message(
     bus: Bus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
 
-    async def fail_on_bad(message: BusMessage) -> None:
+    async def fail_on_bad(message: IncomingMessage) -> None:
         if message.payload == b"bad":
             raise ValueError("so it is")
         await messages.put(message)
@@ -187,7 +187,7 @@ async def test_a_closed_bus_says_so_and_may_be_closed_again(nats_settings: NatsS
     await closed.close()
     await closed.close()
     assert not closed.connected
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     with pytest.raises(BusError):
         await closed.publish("t.x", b"")
     with pytest.raises(BusError):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ class Backlog:
         self._may_begin.set()
         await asyncio.wait_for(self._done.wait(), _WAIT_S)
 
-    async def _on_long(self, _: BusMessage) -> None:
+    async def _on_long(self, _: IncomingMessage) -> None:
         await self._may_begin.wait()
         if not self.log:
             self._bus.send("t.other", b"")
@@ -44,7 +44,7 @@ class Backlog:
         if self.log.count("long") == _MANY:
             self._done.set()
 
-    async def _on_other(self, _: BusMessage) -> None:
+    async def _on_other(self, _: IncomingMessage) -> None:
         self.log.append("other")
 
 
@@ -62,7 +62,7 @@ async def test_within_one_subscription_the_order_stays(bus: Bus) -> None:
     told: list[int] = []
     ended = asyncio.Event()
 
-    async def take(message: BusMessage) -> None:
+    async def take(message: IncomingMessage) -> None:
         number = int(message.payload)
         told.append(number)
         if number % 10 == 0:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.errors import BusError
 from tests.access.roles import as_tester
 from tests.processes import NatsProcess
@@ -18,7 +18,7 @@ async def test_once_it_returns_the_server_has_what_was_published(
     own_bus: Bus, server: NatsProcess
 ) -> None:
     other = await Bus.connect(as_tester(server.url), name="other", wait_s=30)
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     await other.subscribe("t.x", messages.put)
     await other.flush(timeout_s=_WAIT_S)
     for _ in range(100):
@@ -37,7 +37,7 @@ async def test_many_at_once_each_return(own_bus: Bus) -> None:
 async def test_a_server_that_takes_too_long_is_told_and_afterwards_all_goes_on(
     own_bus: Bus, server: NatsProcess
 ) -> None:
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     await own_bus.subscribe("t.x", messages.put)
     await own_bus.flush(timeout_s=_WAIT_S)
     with server.stalled():

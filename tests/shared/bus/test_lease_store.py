@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shared import subjects
-from shared.bus import Bus, BusMessage, LeaseStore
+from shared.bus import Bus, IncomingMessage, LeaseStore
 from shared.errors import BusError, NoJetStream, WriteConflict
 from tests.access.roles import as_tester
 from tests.processes import NatsProcess
@@ -148,7 +148,7 @@ async def test_what_is_no_answer_of_jetstream_is_an_error(server: NatsProcess, a
     await asyncio.to_thread(server.start)
     bus = await Bus.connect(as_tester(server.url), name="t", wait_s=_WAIT_S)
 
-    async def reply(message: BusMessage) -> None:
+    async def reply(message: IncomingMessage) -> None:
         await bus.publish(message.reply, answer)
 
     store = LeaseStore(bus, "test", "key")

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from shared.bus import Bus, ObjectStore
-from shared.errors import BusError, StoreFull
+from shared.errors import BusError, JetStreamFull
 from tests.access.roles import as_tester
 from tests.processes import NatsProcess
 
@@ -43,7 +43,7 @@ async def test_what_is_put_again_is_replaced_and_what_is_deleted_is_gone(own_bus
 async def test_nothing_is_kept_beyond_the_room(own_bus: Bus) -> None:
     kept = store(own_bus, max_bytes=1_000_000)
     await kept.put("first", bytes(700_000))
-    with pytest.raises(StoreFull):
+    with pytest.raises(JetStreamFull):
         await kept.put("second", bytes(700_000))
     assert await kept.get("second") is None
     assert await kept.get("first") == bytes(700_000)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from nats.aio.transport import TcpTransport
 
-from shared.bus import Bus, BusMessage, Endpoint, MicroService
+from shared.bus import Bus, Endpoint, IncomingMessage, MicroService
 from shared.errors import NoResponders
 from tests.access.roles import as_tester
 from tests.processes import NatsProcess
@@ -60,7 +60,7 @@ async def ask(server: NatsProcess, subject: str) -> bytes:
 
 
 async def subscribe_echo(bus: Bus, subject: str, answer: bytes = b"here") -> None:
-    async def handle(message: BusMessage) -> None:
+    async def handle(message: IncomingMessage) -> None:
         await bus.publish(message.reply, answer)
 
     await bus.subscribe(subject, handle)
@@ -106,7 +106,7 @@ async def test_what_is_subscribed_and_published_while_the_server_is_away_comes_t
     server: NatsProcess, own_bus: Bus
 ) -> None:
     recovery = Recovery(own_bus)
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     server.kill()
     await asyncio.wait_for(own_bus.wait_lost(), 10)
     await own_bus.subscribe("t.late", messages.put)
@@ -185,7 +185,7 @@ async def test_what_is_sent_while_the_connection_breaks_goes_out_with_the_next(
     client._flusher_task.cancel()
     await asyncio.wait([client._flusher_task])
     client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
-    heard: asyncio.Queue[BusMessage] = asyncio.Queue()
+    heard: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     subscription = await bus.subscribe("t.breaking", heard.put)
     await bus.publish("t.breaking", b"kept")
     assert bus.connected  # it has not noticed yet, or this shows nothing

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.client import connect
-from shared.errors import NotPermitted, RequestTimedOut
+from shared.errors import BusPermissionDenied, RequestTimedOut
 from shared.settings.nats import NatsSettings
 from tests.processes import NatsProcess
 
@@ -38,17 +38,17 @@ async def bus(server: NatsSettings) -> AsyncIterator[Bus]:
 
 async def test_a_question_that_is_not_permitted_fails_at_once(bus: Bus) -> None:
     async with asyncio.timeout(30):
-        with pytest.raises(NotPermitted, match=r"mlx\.Worker\.w\.drain") as caught:
+        with pytest.raises(BusPermissionDenied, match=r"mlx\.Worker\.w\.drain") as caught:
             await bus.request("mlx.Worker.w.drain", b"", timeout_s=_FOR_EVER_S)
         assert caught.value.code == "not_permitted" and not caught.value.retryable
-        with pytest.raises(NotPermitted):
+        with pytest.raises(BusPermissionDenied):
             await bus.request_many("mlx.logs.recent", b"", wait_s=_FOR_EVER_S)
 
 
 async def test_others_that_wait_meanwhile_are_not_disturbed(bus: Bus) -> None:
     asked = asyncio.Event()
 
-    async def answer(message: BusMessage) -> None:
+    async def answer(message: IncomingMessage) -> None:
         asked.set()
         await refused.wait()
         await bus.publish(message.reply, b"yes")
@@ -58,14 +58,14 @@ async def test_others_that_wait_meanwhile_are_not_disturbed(bus: Bus) -> None:
     await bus.flush()
     waiting = asyncio.create_task(bus.request("allowed.question", b"", timeout_s=_FOR_EVER_S))
     await asked.wait()
-    with pytest.raises(NotPermitted):
+    with pytest.raises(BusPermissionDenied):
         await bus.request("other", b"", timeout_s=_FOR_EVER_S)
     refused.set()
     assert (await waiting).payload == b"yes"
 
 
 async def test_a_missing_answer_is_still_only_missing(bus: Bus) -> None:
-    async def keep_quiet(_: BusMessage) -> None:
+    async def keep_quiet(_: IncomingMessage) -> None:
         pass
 
     await bus.subscribe("allowed.question", keep_quiet)
@@ -79,12 +79,12 @@ async def test_a_client_that_is_known_by_another_name_is_told_when_it_connects(
     async with connect(server, client="ada"):
         pass
     async with asyncio.timeout(30):
-        with pytest.raises(NotPermitted, match=r"_INBOX\.bob\."):
+        with pytest.raises(BusPermissionDenied, match=r"_INBOX\.bob\."):
             async with connect(server, client="bob"):
                 pass
 
 
 async def test_a_refusal_is_logged(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(NotPermitted):
+    with pytest.raises(BusPermissionDenied):
         await bus.request("other", b"", timeout_s=_FOR_EVER_S)
     assert "the NATS server does not permit this: other" in caplog.messages

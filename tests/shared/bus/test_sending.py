@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.errors import BusError, PayloadTooLarge
 from shared.settings.nats import NatsSettings
 from tests.processes import NatsProcess
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.anyio
 _WAIT_S = 20
 
 
-async def _collect(bus: Bus, subject: str) -> asyncio.Queue[BusMessage]:
-    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
+async def _collect(bus: Bus, subject: str) -> asyncio.Queue[IncomingMessage]:
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
     await bus.subscribe(subject, messages.put)
     return messages
 
 
-async def _next_of(messages: asyncio.Queue[BusMessage]) -> BusMessage:
+async def _next_of(messages: asyncio.Queue[IncomingMessage]) -> IncomingMessage:
     return await asyncio.wait_for(messages.get(), _WAIT_S)
 
 
@@ -28,8 +28,8 @@ async def test_a_message_arrives_with_its_subject_reply_and_bytes(bus: Bus) -> N
     messages = await _collect(bus, "t.*")
     bus.send("t.one", b"hello", reply="_INBOX.x")
     bus.send("t.two", b"")
-    assert await _next_of(messages) == BusMessage("t.one", "_INBOX.x", b"hello")
-    assert await _next_of(messages) == BusMessage("t.two", "", b"")
+    assert await _next_of(messages) == IncomingMessage("t.one", "_INBOX.x", b"hello")
+    assert await _next_of(messages) == IncomingMessage("t.two", "", b"")
 
 
 async def test_that_nobody_hears_it_is_told_to_its_inbox(bus: Bus) -> None:

@@ -2,14 +2,19 @@
 
 from shared.ids import BootId, ControllerId, ModelId, SkillName, WorkerId
 from shared.messages.controller_report import ControllerReport
-from shared.messages.engine_status import BatchChange, BatchStatus, EngineStatus, KVMemoryStatus
+from shared.messages.engine_status import (
+    BatchResize,
+    EngineStatus,
+    ModelBatchStatus,
+    PrefixCacheStatus,
+)
 from shared.messages.health import ClusterHealth
 from shared.messages.model_status import ModelStatus
 from shared.messages.worker_report import (
     Hardware,
-    LevelStatus,
     MemoryStatus,
     PreWarmingStatus,
+    QueuePriorityStatus,
     QueueStatus,
     WorkerReport,
 )
@@ -33,7 +38,9 @@ def worker(name: str = "mac-1", **changes: object) -> WorkerReport:
         "state": "ready",
         "max_batch_size": 32,
         "max_queue_depth": 100,
-        "queue": QueueStatus(levels={level: LevelStatus() for level in ("high", "medium", "low")}),
+        "queue": QueueStatus(
+            levels={level: QueuePriorityStatus() for level in ("high", "medium", "low")}
+        ),
         "models": [warm()],
         "pre_warming": PreWarmingStatus(total=1, completed=1),
         "engines": [EngineStatus(index=0, pid=4711, state="running", kv_budget_bytes=8 * GIB)],
@@ -78,11 +85,11 @@ OVERLOADED = worker(
     queued_requests=100,
     queue=QueueStatus(
         levels={
-            "high": LevelStatus(queued=3, admitted=40, wait_p50_ms=12.4, wait_p95_ms=180),
-            "medium": LevelStatus(
+            "high": QueuePriorityStatus(queued=3, admitted=40, wait_p50_ms=12.4, wait_p95_ms=180),
+            "medium": QueuePriorityStatus(
                 queued=80, admitted=310, rejected=41, promoted=17, wait_p50_ms=820, wait_p95_ms=2810
             ),
-            "low": LevelStatus(
+            "low": QueuePriorityStatus(
                 queued=17, admitted=9, rejected=6, dropped=5, wait_p50_ms=9000, wait_p95_ms=75_000
             ),
         },
@@ -103,7 +110,7 @@ OVERLOADED = worker(
             kv_bytes=int(7.9 * GIB),
             kv_budget_bytes=8 * GIB,
             preemptions=12,
-            kv_memory=KVMemoryStatus(
+            kv_memory=PrefixCacheStatus(
                 prompt_tokens=40_000,
                 saved_tokens=30_000,
                 memory_bytes=int(1.5 * GIB),
@@ -112,7 +119,7 @@ OVERLOADED = worker(
             step_ms=104.2,
             cpu_cores=1.4,
             batches=[
-                BatchStatus(
+                ModelBatchStatus(
                     model=DEMO,
                     rows=16,
                     waiting=4,
@@ -120,10 +127,12 @@ OVERLOADED = worker(
                     step_ms=104.2,
                     stability=0.35,
                     changes=[
-                        BatchChange(ago_s=9, before=18, after=16, latency_ms=131, reason="too slow")
+                        BatchResize(ago_s=9, before=18, after=16, latency_ms=131, reason="too slow")
                     ],
                 ),
-                BatchStatus(model=BIG, rows=12, waiting=0, limit=14, step_ms=98.7, stability=0.9),
+                ModelBatchStatus(
+                    model=BIG, rows=12, waiting=0, limit=14, step_ms=98.7, stability=0.9
+                ),
             ],
         ),
         EngineStatus(index=1, pid=50_124, state="restarting", restarts=2),
@@ -171,7 +180,9 @@ def many(number: int) -> list[WorkerReport]:
             f"mac-{index:02d}",
             active_requests=index,
             engines=[
-                EngineStatus(index=0, pid=index, state="running", batches=[BatchStatus(model=DEMO)])
+                EngineStatus(
+                    index=0, pid=index, state="running", batches=[ModelBatchStatus(model=DEMO)]
+                )
             ],
             memory=MemoryStatus(
                 own_bytes=(number - index) * GIB, soft_bytes=90 * GIB, hard_bytes=100 * GIB

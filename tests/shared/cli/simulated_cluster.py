@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shared import subjects
 from shared.access.roles import Role
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import decode, encode
 from shared.ids import LOCAL_CLIENT, ModelId, WorkerId
 from shared.messages.control import (
@@ -58,7 +58,7 @@ class SimulatedCluster:
         await self._bus.subscribe("mlx.worker.*.control.*", self._on_control)
         await self._bus.flush()
 
-    async def _on_health(self, message: BusMessage) -> None:
+    async def _on_health(self, message: IncomingMessage) -> None:
         self.asked.put_nowait(None)
         present = [now for one in self.workers if (now := self._now(one)) is not None]
         await self._bus.publish(message.reply, encode(cluster(*present)))
@@ -68,7 +68,7 @@ class SimulatedCluster:
             return worker
         return life.pop(0) if len(life) > 1 else life[0]
 
-    async def _on_control(self, message: BusMessage) -> None:
+    async def _on_control(self, message: IncomingMessage) -> None:
         _, _, worker, _, verb = message.subject.split(".")
         if worker in self.silent:
             return

@@ -5,7 +5,7 @@ import asyncio
 import orjson
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.codec import encode
 from shared.ids import ControllerId, RequestId, WorkerId
 from shared.messages.control import RequestState, RequestStateName, ResendState, ResendStateName
@@ -21,10 +21,10 @@ class SimulatedController:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self.requests: asyncio.Queue[BusMessage] = asyncio.Queue()
-        self.cancels: asyncio.Queue[BusMessage] = asyncio.Queue()
-        self.questions: asyncio.Queue[BusMessage] = asyncio.Queue()
-        self.resends: asyncio.Queue[BusMessage] = asyncio.Queue()
+        self.requests: asyncio.Queue[IncomingMessage] = asyncio.Queue()
+        self.cancels: asyncio.Queue[IncomingMessage] = asyncio.Queue()
+        self.questions: asyncio.Queue[IncomingMessage] = asyncio.Queue()
+        self.resends: asyncio.Queue[IncomingMessage] = asyncio.Queue()
 
     async def open(self) -> None:
         await self._bus.subscribe("mlx.infer.*.*", self.requests.put)
@@ -33,33 +33,33 @@ class SimulatedController:
         await self._bus.subscribe(subjects.resend_all(MAC), self.resends.put)
         await self._bus.flush()
 
-    async def next_request(self) -> tuple[BusMessage, RequestId]:
+    async def next_request(self) -> tuple[IncomingMessage, RequestId]:
         message = await asyncio.wait_for(self.requests.get(), WAIT_S)
         return message, RequestId(orjson.loads(message.payload)["request_id"])
 
-    async def next_cancel(self) -> BusMessage:
+    async def next_cancel(self) -> IncomingMessage:
         return await asyncio.wait_for(self.cancels.get(), WAIT_S)
 
-    async def next_question(self) -> BusMessage:
+    async def next_question(self) -> IncomingMessage:
         return await asyncio.wait_for(self.questions.get(), WAIT_S)
 
-    async def next_resend(self) -> BusMessage:
+    async def next_resend(self) -> IncomingMessage:
         return await asyncio.wait_for(self.resends.get(), WAIT_S)
 
-    async def send(self, request: BusMessage, *messages: StreamMessage) -> None:
+    async def send(self, request: IncomingMessage, *messages: StreamMessage) -> None:
         """Answer a request or a question for what was lost."""
         for message in messages:
             await self._bus.publish(request.reply, encode_stream(message))
 
     async def tell_state(
-        self, question: BusMessage, state: RequestStateName, worker: WorkerId | None = None
+        self, question: IncomingMessage, state: RequestStateName, worker: WorkerId | None = None
     ) -> None:
         asked = RequestId(orjson.loads(question.payload)["request_id"])
         controller = ControllerId("c-1")
         answer = RequestState(request_id=asked, state=state, controller=controller, worker=worker)
         await self._bus.publish(question.reply, encode(answer))
 
-    async def tell_resend_state(self, resend: BusMessage, state: ResendStateName) -> None:
+    async def tell_resend_state(self, resend: IncomingMessage, state: ResendStateName) -> None:
         asked = RequestId(orjson.loads(resend.payload)["request_id"])
         await self._bus.publish(resend.reply, encode(ResendState(request_id=asked, state=state)))
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shared.client import Completion
-from shared.client.answer import PartialAnswer
+from shared.client.answer import PartialChoice
 from shared.ids import RequestId
 from shared.messages.conversation import Message
 from shared.messages.request import SentCharacters
@@ -41,7 +41,7 @@ def completion(*outputs: ChoiceOutput) -> Completion:
 
 
 def test_each_channel_is_there_as_far_as_it_has_come() -> None:
-    answer = PartialAnswer()
+    answer = PartialChoice()
     seen = []
     for output in OUTPUTS:
         answer.add(output)
@@ -58,7 +58,7 @@ def test_each_channel_is_there_as_far_as_it_has_come() -> None:
 
 
 def test_at_its_end_it_is_what_a_completion_has() -> None:
-    answer, whole = PartialAnswer(), completion(*OUTPUTS)
+    answer, whole = PartialChoice(), completion(*OUTPUTS)
     for output in OUTPUTS:
         answer.add(output)
     assert answer.tool_calls == whole.tool_calls == CALLS
@@ -67,7 +67,7 @@ def test_at_its_end_it_is_what_a_completion_has() -> None:
 
 
 def test_what_was_given_out_does_not_change_any_more() -> None:
-    answer = PartialAnswer()
+    answer = PartialChoice()
     for output in OUTPUTS[:3]:
         answer.add(output)
     before, pieces = answer.tool_calls, OUTPUTS[2].tool_calls
@@ -93,17 +93,17 @@ def test_a_message_without_reasoning_and_calls_has_neither() -> None:
         "role": "assistant",
         "content": "Hi",
     }
-    assert PartialAnswer().message == {"role": "assistant", "content": ""}
+    assert PartialChoice().message == {"role": "assistant", "content": ""}
 
 
 def test_a_call_that_goes_on_after_a_resume_has_what_came_of_it() -> None:
-    answer = PartialAnswer()
+    answer = PartialChoice()
     answer.add(ChoiceOutput(0, 9, [1], "", tool_calls=[call(1, "}")]))
     assert answer.tool_calls == [{"function": {"arguments": "}"}}]
 
 
 def test_many_pieces_are_one_text() -> None:
-    answer = PartialAnswer()
+    answer = PartialChoice()
     for number in range(2000):
         answer.add(ChoiceOutput(0, number, [1], f"{number} "))
     assert answer.text == "".join(f"{number} " for number in range(2000))

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.client import Cluster, connect
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, Unavailable
@@ -30,7 +30,7 @@ async def admin(nats_settings: NatsSettings) -> AsyncIterator[Cluster]:
 
 
 async def test_an_order_is_answered_by_its_worker(bus: Bus, admin: Cluster) -> None:
-    async def refuse(message: BusMessage) -> None:
+    async def refuse(message: IncomingMessage) -> None:
         assert decode(LoadModel, message.payload) == ORDER
         reply = ControlReply(worker=MAC, ok=False, code="unknown_model", message="no demo here")
         await bus.publish(message.reply, encode(reply))

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from shared.client.recovery import Recovery, Step, StreamState
+from shared.client.recovery import Recovery, RecoveryInputs, Step
 from shared.errors import StreamFailed, StreamSilent, Unavailable
 from shared.messages.control import RequestStateName, ResendStateName
 
 _START = 100.0
-_CALM = StreamState(
+_CALM = RecoveryInputs(
     connected=True, connections=1, received_any=True, started=True, worker_known=True, missing=False
 )
 _WAITING = replace(_CALM, started=False, worker_known=False)
@@ -20,7 +20,7 @@ _UNHEARD = replace(_WAITING, received_any=False)
 class Simulated:
     """A stream's loop around the rules: look, wait as told, look again."""
 
-    def __init__(self, situation: StreamState = _CALM) -> None:
+    def __init__(self, situation: RecoveryInputs = _CALM) -> None:
         self.now = _START
         self.situation = situation
         self.recovery = Recovery(self.now, 1)
@@ -104,7 +104,7 @@ def test_a_controller_that_comes_in_time_is_enough() -> None:
      (_WAITING, "publish"), (replace(_CALM, worker_known=False), "publish")],
 )  # fmt: skip
 def test_after_3_s_of_silence_the_leader_and_others_are_asked_in_turn(
-    situation: StreamState, then: Step
+    situation: RecoveryInputs, then: Step
 ) -> None:
     stream = Simulated(situation)
     turns: list[Step] = ["ask_status", then]
@@ -165,7 +165,7 @@ def test_a_request_that_waits_in_its_controller_is_waited_for(state: RequestStat
     [(_CALM, "resume"), (replace(_CALM, worker_known=False), "resume"), (_WAITING, "publish")],
 )
 def test_what_neither_the_leader_nor_any_worker_has_is_published_again_at_once(
-    situation: StreamState, then: Step
+    situation: RecoveryInputs, then: Step
 ) -> None:
     """From what is here on, where the answer has begun."""
     stream = Simulated(situation)
@@ -332,7 +332,7 @@ def test_without_a_connection_nothing_is_asked_and_5_s_after_the_last_message_it
     ("situation", "first"),
     [(_CALM, "ask_status"), (_WAITING, "ask_status"), (_UNHEARD, "publish")],
 )
-def test_a_new_connection_asks_once_and_at_once(situation: StreamState, first: Step) -> None:
+def test_a_new_connection_asks_once_and_at_once(situation: RecoveryInputs, first: Step) -> None:
     stream = Simulated(situation)
     stream.run(0.3)
     stream.situation = replace(stream.situation, connections=2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.client.recovery import Recovery, Step, StreamState
+from shared.client.recovery import Recovery, RecoveryInputs, Step
 from shared.errors import StreamFailed, Unavailable
 from shared.messages.control import RequestStateName, ResendStateName
 
@@ -18,7 +18,7 @@ _LATENCY_S = 0.01
 class World:
     """How the cluster answers each question for a while; None: not at all."""
 
-    situation: StreamState
+    situation: RecoveryInputs
     lasts_s: float
     speaks: bool
     infer: bool | None  # True: a message; False: 503
@@ -33,7 +33,7 @@ _STATES: list[tuple[RequestStateName, bool] | None] = [
 ]  # fmt: skip
 _RESENDS: list[ResendStateName | bool | None] = ["running", "finished", "unknown", False, None]
 _SITUATIONS = st.builds(
-    StreamState,
+    RecoveryInputs,
     connected=st.sampled_from([True, True, True, False]),
     connections=st.integers(1, 3),
     received_any=st.booleans(),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.client import Cluster, RecoveryTimes, connect
 from shared.client.inboxes import SharedInbox
 from shared.errors import StreamFailed, Unavailable
@@ -36,7 +36,7 @@ def ada(own_bus_of_ada: Bus, inbox: SharedInbox) -> Cluster:
     return Cluster(own_bus_of_ada, ClientName("ada"), inbox)
 
 
-async def _three(controller: SimulatedController) -> list[tuple[BusMessage, RequestId]]:
+async def _three(controller: SimulatedController) -> list[tuple[IncomingMessage, RequestId]]:
     return [await controller.next_request() for _ in range(3)]
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.client.inboxes import ReceivedMessage
+from shared.client.inboxes import StreamDelivery
 from shared.client.stream_buffer import StreamBuffer
 from shared.errors import StreamFailed
 from shared.ids import RequestId
@@ -16,11 +16,11 @@ _SOON_S = 0.01
 _LONG_S = 60.0
 
 
-def message(number: int, size: int = 0) -> ReceivedMessage:
-    return ReceivedMessage([Status(RequestId("x"), number, None, "queued")], size)
+def message(number: int, size: int = 0) -> StreamDelivery:
+    return StreamDelivery([Status(RequestId("x"), number, None, "queued")], size)
 
 
-def number(read: ReceivedMessage | None) -> int | None:
+def number(read: StreamDelivery | None) -> int | None:
     if read is None:
         return None
     assert isinstance(read.content, list)

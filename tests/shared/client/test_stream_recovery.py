@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from shared.bus import BusMessage
+from shared.bus import IncomingMessage
 from shared.client import Cluster, Completion
 from shared.errors import StreamFailed, StreamSilent
 from shared.ids import WorkerId
@@ -32,7 +32,7 @@ def reconnect(cluster: Cluster) -> None:
 
 @asynccontextmanager
 async def keeping_alive(
-    controller: SimulatedController, request: BusMessage, status: Status, every_s: float = 0.2
+    controller: SimulatedController, request: IncomingMessage, status: Status, every_s: float = 0.2
 ) -> AsyncIterator[None]:
     """Meanwhile the stream hears this again and again."""
 

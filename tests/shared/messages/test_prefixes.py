@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.ids import ModelId
-from shared.messages.prefixes import PrefixIndex, prefix_chain
+from shared.messages.prefixes import PrefixChainSet, prefix_chain
 from shared.messages.request import InferenceRequest
 
 _MODEL = ModelId("demo")
@@ -23,7 +23,7 @@ def _chat(*texts: str) -> tuple[bytes, ...]:
 
 
 def _shared(one: tuple[bytes, ...], other: tuple[bytes, ...]) -> int:
-    index = PrefixIndex()
+    index = PrefixChainSet()
     index.add(other)
     return index.shared(one)
 
@@ -76,7 +76,7 @@ def test_different_prompts_never_look_alike(one: dict[str, Any], other: dict[str
 @given(st.lists(st.text(max_size=4), min_size=1, max_size=4), st.data())
 def test_an_index_forgets_what_is_removed(texts: list[str], data: st.DataObject) -> None:
     chains = [_chain(prompt=text) for text in texts if text]
-    index = PrefixIndex()
+    index = PrefixChainSet()
     for chain in chains:
         index.add(chain)
     for chain in data.draw(st.permutations(chains)):

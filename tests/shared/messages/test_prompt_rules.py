@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shared.messages.prompt_rules import cleaned
-from shared.settings.kv_cache import PromptRule
+from shared.settings.kv_cache import PromptLineRule
 
-BILLING = PromptRule(pattern=r"x-billing: .*")
-DATE = PromptRule(pattern=r"Today is .*", action="move", roles=["system", "user"])
+BILLING = PromptLineRule(pattern=r"x-billing: .*")
+DATE = PromptLineRule(pattern=r"Today is .*", action="move", roles=["system", "user"])
 
 
-def system(content: str, *rules: PromptRule, role: str = "system") -> str:
+def system(content: str, *rules: PromptLineRule, role: str = "system") -> str:
     (message,) = cleaned([{"role": role, "content": content}], rules)
     assert message["role"] == role
     return str(message["content"])
@@ -55,7 +55,7 @@ def test_far_down_and_in_very_long_lines_nobody_looks() -> None:
 
 @given(st.text(max_size=200))
 def test_without_a_match_nothing_is_changed(content: str) -> None:
-    rule = PromptRule(pattern="no such line in any of these texts")
+    rule = PromptLineRule(pattern="no such line in any of these texts")
     assert system(content, rule) == content
     assert cleaned([{"role": "user", "content": content}], []) == [
         {"role": "user", "content": content}
@@ -77,4 +77,4 @@ def test_without_a_match_nothing_is_changed(content: str) -> None:
 )
 def test_bad_rules_are_refused_with_the_reason(rule: dict[str, object], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
-        PromptRule.model_validate(rule)
+        PromptLineRule.model_validate(rule)

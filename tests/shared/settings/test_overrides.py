@@ -9,7 +9,7 @@ from shared.errors import SettingsError
 from shared.settings import load_settings
 from shared.settings.load import read_text
 from shared.settings.overrides import Machine
-from shared.settings.tree import WorkerMatch
+from shared.settings.tree import WorkerSelector
 
 MAC = Machine("mac-1", {"room": "attic", "desk": "3"}, "Apple M2 Ultra", 64_000_000_000)
 
@@ -34,7 +34,7 @@ MAC = Machine("mac-1", {"room": "attic", "desk": "3"}, "Apple M2 Ultra", 64_000_
     ],
 )
 def test_whom_it_is_for(match: dict[str, Any], fits: bool) -> None:
-    assert MAC.fits(WorkerMatch.model_validate(match)) == fits
+    assert MAC.fits(WorkerSelector.model_validate(match)) == fits
 
 
 TEXT = """

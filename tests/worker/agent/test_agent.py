@@ -12,7 +12,7 @@ from shared.bus import Bus
 from shared.errors import NoResponders
 from shared.ids import BootId, ModelId
 from shared.messages.control import DrainWorker, LoadModel, UnloadModel
-from shared.messages.request_events import RequestEvent, RequestFailed, TokensEmitted
+from shared.messages.request_events import AttemptFailed, RequestEvent, TokensEmitted
 from shared.messages.worker_report import WorkerReport
 from tests.processes import NatsProcess, RunningNats
 from tests.tiers import examples
@@ -26,7 +26,7 @@ _QUICK = {"restart_delay_ms": 10}
 
 def _requeued(agent: RunningAgent) -> list[str]:
     """The requests that the leader shall take elsewhere, in order."""
-    failed = [event for event in agent.wire.events() if isinstance(event, RequestFailed)]
+    failed = [event for event in agent.wire.events() if isinstance(event, AttemptFailed)]
     return [event.request_id for event in failed if not event.terminal_sent]
 
 
@@ -198,7 +198,7 @@ async def test_of_a_killed_engine_each_stream_goes_back_once_and_the_worker_serv
         assert again.text() == whole.text()
         await agent.settle()
         assert [len(stream.ends) for stream in streams] == [0] * 4, "the leader goes on with them"
-        lost = [e for e in agent.wire.events() if isinstance(e, RequestFailed)]
+        lost = [e for e in agent.wire.events() if isinstance(e, AttemptFailed)]
         assert len(lost) == 4
         assert {event.request_id for event in lost} == {s.dispatch.request_id for s in streams}
         (engine,) = (await agent.health()).worker.engines

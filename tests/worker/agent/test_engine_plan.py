@@ -13,8 +13,8 @@ from tests.worker.recording_engine import RecordingEngine
 from worker.agent import engine_plan as plans
 from worker.agent.engine_plan import decide, engine_plan
 from worker.engine_process.process import EngineProcess
-from worker.engine_process.threads import EngineThreads, shares
-from worker.link.orders import SetThreadCount
+from worker.engine_process.threads import CoreAllocator, shares
+from worker.link.orders import SetBlasThreads
 
 GB = 10**9
 
@@ -128,7 +128,7 @@ def test_engines_with_work_share_the_cores(busy: list[int], cores: int) -> None:
 def told(engine: EngineProcess) -> list[int]:
     assert isinstance(engine, RecordingEngine)
     orders, engine.orders = engine.orders, []
-    return [order.threads for order in orders if isinstance(order, SetThreadCount)]
+    return [order.threads for order in orders if isinstance(order, SetBlasThreads)]
 
 
 def test_an_engine_hears_of_its_threads_when_they_change_and_only_then() -> None:
@@ -136,7 +136,7 @@ def test_an_engine_hears_of_its_threads_when_they_change_and_only_then() -> None
     for engine in engines:
         engine.threads = 4
     sequences: Counter[int] = Counter()
-    threads = EngineThreads(engines, 4)
+    threads = CoreAllocator(engines, 4)
     sequences[0] = 1
     threads.share(sequences)
     assert [told(engine) for engine in engines] == [[], []]
@@ -157,5 +157,5 @@ def test_an_engine_hears_of_its_threads_when_they_change_and_only_then() -> None
 
 def test_threads_that_are_set_stay() -> None:
     engine = RecordingEngine(0)
-    EngineThreads([engine], None).share(Counter({0: 1}))
+    CoreAllocator([engine], None).share(Counter({0: 1}))
     assert told(engine) == []

@@ -4,12 +4,12 @@ import pytest
 
 from shared.errors import RequestError
 from shared.ids import ControllerId
-from worker.agent.leader_claim import LeaderClaim
+from worker.agent.leader_claim import LeaderFence
 
 ONE, OTHER = ControllerId("c-1"), ControllerId("c-2")
 
 
-def refusal(claim: LeaderClaim, term: int | None, controller: ControllerId = ONE) -> str | None:
+def refusal(claim: LeaderFence, term: int | None, controller: ControllerId = ONE) -> str | None:
     """The code with which work of a term is refused."""
     try:
         claim.check_work(term, controller)
@@ -19,7 +19,7 @@ def refusal(claim: LeaderClaim, term: int | None, controller: ControllerId = ONE
 
 
 def test_work_counts_only_in_the_term_that_claimed_the_worker() -> None:
-    claim = LeaderClaim()
+    claim = LeaderFence()
     assert refusal(claim, 1) == "not_claimed"
     claim.accept(1, ONE)
     assert refusal(claim, 1) is None
@@ -31,7 +31,7 @@ def test_work_counts_only_in_the_term_that_claimed_the_worker() -> None:
 
 
 def test_the_same_leader_may_claim_again() -> None:
-    claim = LeaderClaim()
+    claim = LeaderFence()
     claim.accept(3, ONE)
     claim.accept(3, ONE)
     assert (claim.term, claim.controller) == (3, ONE)
@@ -41,7 +41,7 @@ def test_the_same_leader_may_claim_again() -> None:
 def test_neither_an_earlier_term_nor_the_term_of_another_one_claims(
     term: int, controller: ControllerId
 ) -> None:
-    claim = LeaderClaim()
+    claim = LeaderFence()
     claim.accept(3, ONE)
     with pytest.raises(RequestError) as caught:
         claim.accept(term, controller)
@@ -50,7 +50,7 @@ def test_neither_an_earlier_term_nor_the_term_of_another_one_claims(
 
 
 def test_orders_of_operators_have_no_term_and_count_always() -> None:
-    claim = LeaderClaim()
+    claim = LeaderFence()
     claim.check(None)
     claim.accept(5, ONE)
     claim.check(None)
@@ -59,7 +59,7 @@ def test_orders_of_operators_have_no_term_and_count_always() -> None:
 
 
 def test_a_controller_of_a_release_without_terms_is_served_until_a_leader_claims() -> None:
-    claim = LeaderClaim()
+    claim = LeaderFence()
     assert refusal(claim, None) is None
     claim.accept(1, ONE)
     assert refusal(claim, None) == "stale_term"

@@ -16,9 +16,9 @@ from worker.agent.sleep_notice import (
     STAYS_AWAKE,
     WANTS_TO_SLEEP,
     WILL_SLEEP,
-    MacPower,
+    MacPowerManagement,
     OnMessage,
-    SleepNotice,
+    SleepHandler,
     this_machine,
 )
 
@@ -72,7 +72,7 @@ class Noticed:
         self.done: list[str] = []
         self.busy = False
         self.woke = asyncio.Event()
-        self.notice = SleepNotice(
+        self.notice = SleepHandler(
             machine, busy=lambda: self.busy, before=self._before, after=self._after
         )
 
@@ -127,7 +127,7 @@ async def test_who_cannot_get_ready_does_not_keep_the_machine_awake(
     async def before() -> None:
         await forever()
 
-    notice = SleepNotice(machine, busy=lambda: False, before=before, after=before)
+    notice = SleepHandler(machine, busy=lambda: False, before=before, after=before)
     task = asyncio.create_task(notice.run())
     machine.say(WILL_SLEEP)
     assert await _answer(machine) == ("allow", 1)
@@ -140,7 +140,7 @@ async def test_a_worker_that_fails_at_it_does_not_keep_the_machine_awake() -> No
     async def before() -> None:
         raise ValueError("no idea")
 
-    notice = SleepNotice(machine, busy=lambda: False, before=before, after=before)
+    notice = SleepHandler(machine, busy=lambda: False, before=before, after=before)
     task = asyncio.create_task(notice.run())
     machine.say(WILL_SLEEP)
     assert await _answer(machine) == ("allow", 1)
@@ -160,7 +160,9 @@ async def test_a_system_that_lacks_what_macos_has_does_not_end_the_worker(
     async def nothing() -> None:
         pass
 
-    await SleepNotice(MacPower(), busy=lambda: False, before=nothing, after=nothing).run()
+    await SleepHandler(
+        MacPowerManagement(), busy=lambda: False, before=nothing, after=nothing
+    ).run()
     assert "no sleep notifications" in caplog.text
 
 

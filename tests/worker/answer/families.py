@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.worker.answer import writers
-from worker.answer.control import AddedToken, ControlTokens
+from worker.answer.control import AddedToken, ControlTokenCodec
 from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool, ToolFormat
 from worker.answer.formats.cohere import CohereFormat
@@ -30,8 +30,8 @@ from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
 from worker.answer.formats.nemotron import NemotronFormat
 from worker.answer.formats.pythonic import Lfm2Format
 from worker.answer.formats.qwen_xml import QwenXmlFormat, SeedFormat
-from worker.answer.harmony import HarmonyAnswer
-from worker.answer.marked import MarkedAnswer
+from worker.answer.harmony import HarmonyParser
+from worker.answer.marked import MarkedParser
 from worker.answer.parser import AnswerParser, Bind
 from worker.answer.reasoning import REASONING_FORMATS, ReasoningFormat
 
@@ -60,17 +60,17 @@ class Family:
     verbatim: bool = True
 
     @property
-    def control(self) -> ControlTokens:
+    def control(self) -> ControlTokenCodec:
         tokens = {
             text: AddedToken(1000 + number, special)
             for number, (text, special) in enumerate(self.added.items())
         }
-        markers: tuple[str, ...] = HarmonyAnswer.markers if self.tool_format is None else ()
+        markers: tuple[str, ...] = HarmonyParser.markers if self.tool_format is None else ()
         if self.tool_format is not None:
             markers += self.tool_format.markers
         if self.reasoning is not None:
             markers += self.reasoning.markers
-        return ControlTokens(tokens, markers, self.reasoning.markers if self.reasoning else ())
+        return ControlTokenCodec(tokens, markers, self.reasoning.markers if self.reasoning else ())
 
     def parser(
         self, tools: Sequence[Tool], *, opened: bool = False, bind: Bind | None = None
@@ -79,15 +79,15 @@ class Family:
 
     def parser_with(
         self,
-        control: ControlTokens,
+        control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,
         opened: bool = False,
         bind: Bind | None = None,
     ) -> AnswerParser:
         if self.tool_format is None:
-            return HarmonyAnswer(control, tools, bind=bind)
-        return MarkedAnswer(
+            return HarmonyParser(control, tools, bind=bind)
+        return MarkedParser(
             control, self.reasoning, self.tool_format, tools, opened=opened, bind=bind
         )
 
@@ -305,7 +305,7 @@ FAMILIES = [
         THINK,
         verbatim=False,
     ),
-    Family("harmony", None, harmony, dict.fromkeys(HarmonyAnswer.markers, True)),
+    Family("harmony", None, harmony, dict.fromkeys(HarmonyParser.markers, True)),
 ]
 
 

@@ -8,7 +8,7 @@ from shared.settings.models import ReasoningFormatName, ToolFormatName
 from worker.answer.control import AddedToken
 from worker.answer.format import find_format
 from worker.answer.formats.known import TOOL_FORMAT_NAMES
-from worker.answer.harmony import HarmonyAnswer
+from worker.answer.harmony import HarmonyParser
 from worker.answer.reasoning import REASONING_FORMATS
 
 HERMES = "{% for call in tool_calls %}<tool_call>{% endfor %}"
@@ -48,5 +48,5 @@ def test_harmony_needs_its_tokens() -> None:
     markers = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>",
                "<|constrain|>")  # fmt: skip
     known = {text: AddedToken(number, True) for number, text in enumerate(markers)}
-    assert find_format("", known, tool_format="harmony").messages is HarmonyAnswer
+    assert find_format("", known, tool_format="harmony").messages is HarmonyParser
     assert find_format("", {}, tool_format="harmony").messages is None

@@ -14,12 +14,12 @@ from tokenizers import AddedToken as TokenizersToken
 from tokenizers import Tokenizer
 
 from tests.worker.answer.families import FAMILIES, Family, read
-from worker.answer.control import AddedToken, ControlTokens
-from worker.answer.format import AnswerFormat
+from worker.answer.control import AddedToken, ControlTokenCodec
+from worker.answer.format import ModelOutputFormat
 from worker.answer.formats.base import Tool
 from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
-from worker.answer.harmony import HarmonyAnswer
-from worker.answer.messages import MessagesAnswer
+from worker.answer.harmony import HarmonyParser
+from worker.answer.messages import MessagesParser
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema
 
@@ -67,7 +67,7 @@ class Compiled:
     """A family with a real tokenizer, to which its tokens were added."""
 
     def __init__(
-        self, family: Family, folder: Path, messages: type[MessagesAnswer] = HarmonyAnswer
+        self, family: Family, folder: Path, messages: type[MessagesParser] = HarmonyParser
     ) -> None:
         self.family = family
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -80,8 +80,8 @@ class Compiled:
         }
         reasoning = family.reasoning.markers if family.reasoning else ()
         tools = family.tool_format.markers if family.tool_format else messages.markers
-        self.control = ControlTokens(ids, [*tools, *reasoning], reasoning)
-        self.format = AnswerFormat(
+        self.control = ControlTokenCodec(ids, [*tools, *reasoning], reasoning)
+        self.format = ModelOutputFormat(
             self.control,
             family.reasoning,
             family.tool_format,
@@ -89,7 +89,7 @@ class Compiled:
         )
         self.size = self.tokenizer.get_vocab_size()
         ends = [self.id_of("<|im_end|>")]
-        if messages is HarmonyAnswer and family.tool_format is None:
+        if messages is HarmonyParser and family.tool_format is None:
             ends += [self.id_of(text) for text in ("<|call|>", "<|return|>")]
         self.ends = ends
         self.compiler = GrammarCompiler(self.tokenizer.to_str(), self.size, ends)

@@ -15,14 +15,14 @@ from tests.worker.answer import test_grammar
 from tests.worker.answer.families import Family, WeatherCall, dumps, read
 from tests.worker.answer.test_calls import ARGUMENTS, TOOLS
 from tests.worker.answer.test_grammar import Compiled
-from worker.answer.control import AddedToken, ControlTokens
+from worker.answer.control import AddedToken, ControlTokenCodec
 from worker.answer.format import find_format
 from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
-from worker.answer.muse import MuseAnswer
+from worker.answer.muse import MuseParser
 from worker.answer.parser import Bind
 
-TOKENS = {text: AddedToken(1000 + number, True) for number, text in enumerate(MuseAnswer.markers)}
-CONTROL = ControlTokens(TOKENS, MuseAnswer.markers)
+TOKENS = {text: AddedToken(1000 + number, True) for number, text in enumerate(MuseParser.markers)}
+CONTROL = ControlTokenCodec(TOKENS, MuseParser.markers)
 NEXT = "<|eom|><|start|>assistant"
 THOUGHT = f" to=self<|message|>Hm, 2 < 3.{NEXT}"
 
@@ -44,7 +44,7 @@ def write(calls: Sequence[WeatherCall]) -> str:
     )
 
 
-MUSE = Family("muse", None, write, dict.fromkeys(MuseAnswer.markers, True), verbatim=False)
+MUSE = Family("muse", None, write, dict.fromkeys(MuseParser.markers, True), verbatim=False)
 
 
 def tokens(text: str) -> list[str]:
@@ -52,8 +52,8 @@ def tokens(text: str) -> list[str]:
     return [CONTROL.encode(each) for each in found]
 
 
-def parser(*, bind: Bind | None = None) -> MuseAnswer:
-    return MuseAnswer(CONTROL, TOOLS, bind=bind)
+def parser(*, bind: Bind | None = None) -> MuseParser:
+    return MuseParser(CONTROL, TOOLS, bind=bind)
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS.keys())
@@ -131,8 +131,8 @@ def test_thinking_that_is_cut_off_stays_reasoning() -> None:
 
 
 def test_a_template_or_a_vocabulary_shows_it() -> None:
-    assert find_format("<atem:function_calls>", TOKENS).messages is MuseAnswer
-    assert find_format("", TOKENS).messages is MuseAnswer
+    assert find_format("<atem:function_calls>", TOKENS).messages is MuseParser
+    assert find_format("", TOKENS).messages is MuseParser
     assert find_format("<atem:function_calls>", {}).messages is None
 
 
@@ -141,7 +141,7 @@ def test_a_template_or_a_vocabulary_shows_it() -> None:
 
 @pytest.fixture(scope="module")
 def compiled(demo_folder: Path) -> Compiled:
-    return Compiled(MUSE, demo_folder, MuseAnswer)
+    return Compiled(MUSE, demo_folder, MuseParser)
 
 
 def bound(*, structure: Structure | None = None, parallel: bool = True) -> AnswerConstraint:

@@ -12,7 +12,7 @@ from worker.engine.kv_memory import KVMemory
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PrefillProgress
-from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.prefill_speed import PrefillCost
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.engine.tokens import Token
@@ -24,7 +24,7 @@ _LIMIT = 20_000
 _TICK_S = 1e-6
 
 
-class SteadySpeed(PrefillSpeed):
+class SteadySpeed(PrefillCost):
     """Stays as it is, whatever passes take."""
 
     def record_pass(self, tokens: int, context: int, seconds: float) -> None:

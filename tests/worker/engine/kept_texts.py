@@ -4,7 +4,7 @@ import queue
 from pathlib import Path
 
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, tokens_alone
-from worker.engine.kv_memory import KVMemory, PrefixCacheLimits
+from worker.engine.kv_memory import KVMemory, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefetchedPrompts
 from worker.engine.prompt import PreparedSequence
@@ -35,7 +35,7 @@ class KeptTexts:
         bits: int | None = None,
     ) -> None:
         self._model = model
-        self._settings = PrefixCacheLimits(
+        self._settings = PrefixCacheConfig(
             block_tokens=block_tokens,
             memory_bytes=memory_bytes,
             path=folder,

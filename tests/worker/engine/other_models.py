@@ -22,7 +22,7 @@ from worker.engine.batching_verdicts import known_verdict
 from worker.engine.caches import CacheLayout
 from worker.engine.model import LoadedModel
 from worker.engine.output_layer import OutputLayer
-from worker.engine.sampling import BatchSampler, SampledRow
+from worker.engine.sampling import BatchSampler, SamplingRow
 from worker.link.orders import Sampling
 
 VOCABULARY = 258
@@ -283,7 +283,7 @@ def drawn_with_cache(network: Any, ids: Sequence[int], count: int, how: Sampling
     """What is drawn from what mlx-lm's own cache gives for one sequence alone."""
     cache = make_prompt_cache(network)
     sampler = BatchSampler()
-    sampler.extend([SampledRow(how, ids)])
+    sampler.extend([SamplingRow(how, ids)])
     tokens = mx.array([list(ids)], dtype=mx.uint32)
     answer: list[int] = []
     for _ in range(count):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from shared.ids import ModelId
 from shared.settings.worker import AdaptiveBatchingSettings
 from tests.worker.engine.samplings import GREEDY
-from worker.engine.kv_memory import KV_MEMORY_DISABLED, PrefixCacheLimits
+from worker.engine.kv_memory import KV_MEMORY_DISABLED, PrefixCacheConfig
 from worker.engine.loop import Engine
 from worker.kv_memory.block import Block
 from worker.link.facts import (
@@ -73,7 +73,7 @@ class RunningEngine:
         prefill_chunk_tokens: int,
         kv_budget_bytes: int | None = None,
         evaluates_ahead: bool | None = None,
-        kv_memory: PrefixCacheLimits = KV_MEMORY_DISABLED,
+        kv_memory: PrefixCacheConfig = KV_MEMORY_DISABLED,
     ) -> None:
         self._engine = Engine(
             self._collect,

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
-from worker.link.activity import ActivitySnapshot, EngineActivity
+from worker.link.activity import EngineActivities, EngineActivity
 from worker.link.facts import Fact, ModelLoaded, PrefillAdvanced, StepCompleted
 from worker.link.orders import LoadModel
 
 
-def _at(engine: RunningEngine, kind: type[Fact]) -> list[ActivitySnapshot]:
+def _at(engine: RunningEngine, kind: type[Fact]) -> list[EngineActivities]:
     """What is written when the next fact of a kind is told."""
-    read: list[ActivitySnapshot] = []
+    read: list[EngineActivities] = []
     record = engine._engine._activity
     engine.on_first(lambda fact: isinstance(fact, kind), lambda: read.append(record.read()))
     return read
@@ -32,7 +32,7 @@ def test_steps_prefills_and_loads_are_written_down_with_model_and_sequences(
         loaded = _at(engine, ModelLoaded)
         engine.give(LoadModel(TINY, str(tiny_model)))  # it holds it already: nothing is touched
         engine.wait(lambda _: loaded or None)
-        assert loaded == [ActivitySnapshot()]
+        assert loaded == [EngineActivities()]
 
 
 def test_rows_that_step_together_are_all_written_down(tiny_model: Path) -> None:

@@ -15,7 +15,7 @@ from tests import tiers
 from tests.worker.engine.running_engine import Answer, RunningEngine
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.grammar import compiler
-from worker.link.orders import Submit, ToolCalling
+from worker.link.orders import Submit, ToolCallingOptions
 
 DEMO = ModelId("demo")
 _CITY = {
@@ -95,7 +95,7 @@ def test_a_call_that_must_be_is_one_and_valid(engine: RunningEngine) -> None:
     answer = ask(
         engine,
         "What is the weather in Paris?",
-        calling=ToolCalling(_TOOLS, required=True, parallel=False),
+        calling=ToolCallingOptions(_TOOLS, required=True, parallel=False),
     )
     ((name, arguments),) = answer.calls
     assert answer.text == ""
@@ -105,7 +105,7 @@ def test_a_call_that_must_be_is_one_and_valid(engine: RunningEngine) -> None:
 
 
 def test_the_tool_that_is_named_is_called(engine: RunningEngine) -> None:
-    calling = ToolCalling(_TOOLS, forced="now", required=True, parallel=False)
+    calling = ToolCallingOptions(_TOOLS, forced="now", required=True, parallel=False)
     answer = ask(engine, "What is the weather in Paris?", calling=calling)
     assert [(name, json.loads(arguments)) for name, arguments in answer.calls] == [("now", {})]
 
@@ -130,9 +130,9 @@ def _bound(number: int) -> dict[str, Any]:
         {"structure": json_of(city)},
         {"structure": json_of(numbers)},
         {"structure": Structure("choice", ["yes", "no", name], "structured_outputs.choice")},
-        {"calling": ToolCalling(tools, required=True, parallel=False)},
-        {"calling": ToolCalling(tools)},
-        {"calling": ToolCalling(tools[number % 2 :], required=True)},
+        {"calling": ToolCallingOptions(tools, required=True, parallel=False)},
+        {"calling": ToolCallingOptions(tools)},
+        {"calling": ToolCallingOptions(tools[number % 2 :], required=True)},
         {"structure": Structure("regex", f"[a-z ]{{5,{9 + number}}}", "structured_outputs.regex")},
     ]
     return kinds[number % len(kinds)]
@@ -173,13 +173,13 @@ def test_what_cannot_be_enforced_is_refused_with_its_place(engine: RunningEngine
     assert refused.code == "invalid_request"
     assert refused.param == "response_format.json_schema.schema.properties.a"
     strict = [{"name": "now", "parameters": schema, "strict": True}]
-    refused = engine.refusal(engine.submit(None, **_chat(calling=ToolCalling(strict))))
+    refused = engine.refusal(engine.submit(None, **_chat(calling=ToolCallingOptions(strict))))
     assert refused.param == "tools.0.function.parameters.properties.a"
 
 
 def test_of_other_tools_it_is_dropped_and_said(engine: RunningEngine) -> None:
     schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
-    calling = ToolCalling([{"name": "now", "parameters": schema}])
+    calling = ToolCallingOptions([{"name": "now", "parameters": schema}])
     answer = ask(engine, "Hello!", calling=calling, max_tokens=2)
     warnings = [each for output in answer.outputs for each in output.warnings]
     assert [each.split(":")[0] for each in warnings] == ["tools.0.function.parameters"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import ChunkedKVCache
 
 from tests.worker.engine.reference_sampler import Array
-from worker.engine.chunk_cache import ChunkCache
+from worker.engine.chunk_cache import ChunkedAttentionCache
 from worker.engine.row_cache import BLOCK_TOKENS
 
 _HEADS, _KEY_DIM, _VALUE_DIM = 2, 3, 5
@@ -21,7 +21,7 @@ def _tokens(begin: int, count: int, dim: int) -> mx.array:
     return mx.arange(first, first + size).reshape(1, count, _HEADS, dim).swapaxes(1, 2)
 
 
-def _pass(cache: ChunkCache | ChunkedKVCache, count: int) -> tuple[Array, Array]:
+def _pass(cache: ChunkedAttentionCache | ChunkedKVCache, count: int) -> tuple[Array, Array]:
     """As models do it; what the new tokens may look at."""
     cache.maybe_trim_front()
     begin = cache.offset
@@ -34,7 +34,7 @@ def _pass(cache: ChunkCache | ChunkedKVCache, count: int) -> tuple[Array, Array]
 
 @given(st.lists(st.integers(1, 40), max_size=30))
 def test_a_pass_gets_all_of_its_chunk_before_it_and_its_own_tokens(counts: list[int]) -> None:
-    cache, theirs = ChunkCache(_CHUNK), ChunkedKVCache(_CHUNK)
+    cache, theirs = ChunkedAttentionCache(_CHUNK), ChunkedKVCache(_CHUNK)
     for count in counts:
         cache.maybe_trim_front()
         theirs.maybe_trim_front()
@@ -47,7 +47,7 @@ def test_a_pass_gets_all_of_its_chunk_before_it_and_its_own_tokens(counts: list[
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
 def test_between_passes_there_is_never_room_for_more_than_a_chunk(counts: list[int]) -> None:
-    cache = ChunkCache(_CHUNK)
+    cache = ChunkedAttentionCache(_CHUNK)
     for count in counts:
         _pass(cache, count)
         held = cache.offset % _CHUNK
@@ -57,7 +57,7 @@ def test_between_passes_there_is_never_room_for_more_than_a_chunk(counts: list[i
 
 
 def test_a_long_chunk_gets_room_by_the_block() -> None:
-    cache = ChunkCache(2 * BLOCK_TOKENS + 9)
+    cache = ChunkedAttentionCache(2 * BLOCK_TOKENS + 9)
     widths = []
     for _ in range(2 * BLOCK_TOKENS + 8):
         _pass(cache, 1)
@@ -68,9 +68,9 @@ def test_a_long_chunk_gets_room_by_the_block() -> None:
 
 @pytest.mark.parametrize("length", [1, 5, 11, 12, 13, 24, 30])
 def test_two_can_go_on_from_one_state(length: int) -> None:
-    cache = ChunkCache(_CHUNK)
+    cache = ChunkedAttentionCache(_CHUNK)
     _pass(cache, length)
-    others = [cache.extract(0), ChunkCache.from_state(cache.state)]
+    others = [cache.extract(0), ChunkedAttentionCache.from_state(cache.state)]
     assert others[0].merge([others[0]]) is others[0]
     for cache_of_one in (cache, *others):
         keys, _ = _pass(cache_of_one, 4)
@@ -80,4 +80,6 @@ def test_two_can_go_on_from_one_state(length: int) -> None:
 
 def test_rows_do_not_share_one() -> None:
     with pytest.raises(ValueError, match="too many values"):
-        ChunkCache(_CHUNK).merge([ChunkCache(_CHUNK), ChunkCache(_CHUNK)])
+        ChunkedAttentionCache(_CHUNK).merge(
+            [ChunkedAttentionCache(_CHUNK), ChunkedAttentionCache(_CHUNK)]
+        )

@@ -25,7 +25,7 @@ from tests.worker.engine.other_models import (
 from tests.worker.engine.samplings import sampling
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
 from worker.engine.caches import Cache, leaves
-from worker.engine.chunk_cache import ChunkCache
+from worker.engine.chunk_cache import ChunkedAttentionCache
 from worker.engine.model import LoadedModel, load_model
 from worker.link.orders import LoadModel
 
@@ -92,7 +92,7 @@ def test_sequences_take_turns_each_in_a_cache_of_its_own(model: LoadedModel) -> 
 
 
 def _chunk_bytes(cache: Cache) -> int:
-    return sum(leaf.nbytes for leaf in leaves(cache) if isinstance(leaf, ChunkCache))
+    return sum(leaf.nbytes for leaf in leaves(cache) if isinstance(leaf, ChunkedAttentionCache))
 
 
 def test_chunks_take_no_more_than_the_layout_says_and_at_their_end_that_much(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.fair_share import FairShare
+from worker.engine.fair_share import FairShareScheduler
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class _Group:
         return self.rows
 
 
-def _run(turns: FairShare, groups: list[_Group], count: int) -> list[_Group]:
+def _run(turns: FairShareScheduler, groups: list[_Group], count: int) -> list[_Group]:
     order = []
     for _ in range(count):
         group = turns.next(groups)
@@ -45,7 +45,7 @@ def test_shares_of_the_time_are_proportional_to_the_square_root_of_the_rows(
     kinds: list[tuple[int, float]],
 ) -> None:
     groups = [_Group(rows, step_s) for rows, step_s in kinds]
-    _run(FairShare(), groups, 3000)
+    _run(FairShareScheduler(), groups, 3000)
     paces = [group.used_s / math.sqrt(group.rows) for group in groups]
     largest_step = max(group.step_s / math.sqrt(group.rows) for group in groups)
     assert max(paces) - min(paces) <= largest_step * 1.001
@@ -53,7 +53,7 @@ def test_shares_of_the_time_are_proportional_to_the_square_root_of_the_rows(
 
 def test_nobody_starves_beside_groups_that_are_much_larger_or_faster() -> None:
     groups = [_Group(1, 0.1), _Group(64, 0.001), _Group(64, 0.1), _Group(2, 0.05)]
-    order = _run(FairShare(), groups, 20_000)
+    order = _run(FairShareScheduler(), groups, 20_000)
     waited = dict.fromkeys(groups, 0.0)
     longest = 0.0
     for group in order:
@@ -65,7 +65,7 @@ def test_nobody_starves_beside_groups_that_are_much_larger_or_faster() -> None:
 
 
 def test_a_newcomer_takes_its_share_from_now_on_and_does_not_catch_up() -> None:
-    turns, old = FairShare(), _Group(4)
+    turns, old = FairShareScheduler(), _Group(4)
     _run(turns, [old], 1000)
     newcomer = _Group(4)
     first = _run(turns, [old, newcomer], 20)
@@ -74,14 +74,14 @@ def test_a_newcomer_takes_its_share_from_now_on_and_does_not_catch_up() -> None:
 
 
 def test_who_was_away_does_not_catch_up_either() -> None:
-    turns, steady, absent = FairShare(), _Group(1), _Group(1)
+    turns, steady, absent = FairShareScheduler(), _Group(1), _Group(1)
     _run(turns, [steady, absent], 10)
     _run(turns, [steady], 500)
     assert _run(turns, [steady, absent], 20).count(absent) <= 11
 
 
 def test_a_group_whose_rows_all_left_meanwhile_can_still_be_charged() -> None:
-    turns, group = FairShare(), _Group(0)
+    turns, group = FairShareScheduler(), _Group(0)
     turns.charge(group, 2.0)
     assert group.virtual_time == 2.0
 
@@ -91,7 +91,7 @@ def test_a_group_whose_rows_all_left_meanwhile_can_still_be_charged() -> None:
 _DEBT_S = 0.5
 
 
-def _others_until_next(turns: FairShare, waiting: _Group, groups: list[_Group]) -> float:
+def _others_until_next(turns: FairShareScheduler, waiting: _Group, groups: list[_Group]) -> float:
     """For how long the others have the device before it is this one's turn."""
     waited_s = 0.0
     while (group := turns.next(groups)) is not waiting:
@@ -104,7 +104,7 @@ def _others_until_next(turns: FairShare, waiting: _Group, groups: list[_Group]) 
 def test_who_took_very_long_at_once_waits_no_longer_than_the_longest_debt(
     took_s: float, step_s: float
 ) -> None:
-    turns = FairShare(longest_debt_s=_DEBT_S)
+    turns = FairShareScheduler(longest_debt_s=_DEBT_S)
     long, short = _Group(4, took_s), _Group(4, step_s)
     _run(turns, [long], 1)
     waited_s = _others_until_next(turns, long, [long, short])
@@ -113,7 +113,7 @@ def test_who_took_very_long_at_once_waits_no_longer_than_the_longest_debt(
 
 
 def test_a_debt_does_not_grow_when_more_is_taken_before_the_others_had_theirs() -> None:
-    turns = FairShare(longest_debt_s=_DEBT_S)
+    turns = FairShareScheduler(longest_debt_s=_DEBT_S)
     long, short = _Group(4), _Group(4, 0.01)
     turns.next([long, short])
     for _ in range(100):
@@ -122,7 +122,7 @@ def test_a_debt_does_not_grow_when_more_is_taken_before_the_others_had_theirs() 
 
 
 def test_without_a_longest_debt_the_others_have_as_much_first() -> None:
-    turns = FairShare()
+    turns = FairShareScheduler()
     long, short = _Group(4, 30.0), _Group(4, 0.1)
     _run(turns, [long], 1)
     assert _others_until_next(turns, long, [long, short]) == pytest.approx(30.0, abs=0.2)
@@ -135,7 +135,7 @@ _STEP_TIMES = st.lists(st.floats(0.001, _DEBT_S), min_size=1, max_size=8)
 def test_two_of_equal_weight_share_equally_whatever_their_steps_take(
     some_s: list[float], others_s: list[float], rows: int
 ) -> None:
-    turns = FairShare(longest_debt_s=_DEBT_S)
+    turns = FairShareScheduler(longest_debt_s=_DEBT_S)
     one, other = _Group(rows), _Group(rows)
     times_s = {id(one): itertools.cycle(some_s), id(other): itertools.cycle(others_s)}
     for _ in range(1000):

@@ -10,9 +10,9 @@ import pytest
 from shared.ids import ModelId
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.watched_network import random_ids
-from worker.engine.kv_memory import PrefixCacheLimits
-from worker.link.facts import EngineMeasured, Fact, KVMemoryMeasured, SequenceRejected
-from worker.link.orders import CancelPrefetch, LimitMemory, Prefetch, Submit, UnloadModel
+from worker.engine.kv_memory import PrefixCacheConfig
+from worker.link.facts import EngineMeasured, Fact, PrefixCacheMeasurements, SequenceRejected
+from worker.link.orders import CancelPrefixPrefetch, LimitKVCaches, Prefetch, Submit, UnloadModel
 
 _PROMPT = random_ids(180, 5)
 _BLOCK = 16
@@ -20,12 +20,12 @@ _BLOCKS = len(_PROMPT) // _BLOCK
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> PrefixCacheLimits:
-    return PrefixCacheLimits(block_tokens=_BLOCK, path=tmp_path / "kv", disk_bytes=2**30)
+def settings(tmp_path: Path) -> PrefixCacheConfig:
+    return PrefixCacheConfig(block_tokens=_BLOCK, path=tmp_path / "kv", disk_bytes=2**30)
 
 
 @contextmanager
-def knowing(tiny_model: Path, settings: PrefixCacheLimits) -> Iterator[RunningEngine]:
+def knowing(tiny_model: Path, settings: PrefixCacheConfig) -> Iterator[RunningEngine]:
     """An engine that has the prompt on disk only."""
     with running_engine(tiny_model, kv_memory=settings) as engine:
         engine.answer(engine.submit(None, token_ids=_PROMPT))
@@ -34,19 +34,19 @@ def knowing(tiny_model: Path, settings: PrefixCacheLimits) -> Iterator[RunningEn
         yield engine
 
 
-def _until(engine: RunningEngine, condition, since: int = 0) -> KVMemoryMeasured:  # type: ignore[no-untyped-def]
-    def find(facts: list[Fact]) -> KVMemoryMeasured | None:
+def _until(engine: RunningEngine, condition, since: int = 0) -> PrefixCacheMeasurements:  # type: ignore[no-untyped-def]
+    def find(facts: list[Fact]) -> PrefixCacheMeasurements | None:
         kept = (fact.kv_memory for fact in facts[since:] if isinstance(fact, EngineMeasured))
         return next((each for each in kept if condition(each)), None)
 
     return engine.wait(find)
 
 
-def _now(engine: RunningEngine) -> KVMemoryMeasured:
+def _now(engine: RunningEngine) -> PrefixCacheMeasurements:
     """What it measures once all orders so far are carried out."""
     seen = len(engine.facts())
     engine.generate("another one", max_tokens=1)
-    engine.give(LimitMemory(None))
+    engine.give(LimitKVCaches(None))
     return _until(engine, lambda _: True, seen)
 
 
@@ -59,12 +59,12 @@ def _foresee(engine: RunningEngine) -> Submit:
 
 @pytest.mark.parametrize("end", ["forgotten", "unloaded", "stopped"])
 def test_nothing_is_held_once_it_will_not_come(
-    tiny_model: Path, settings: PrefixCacheLimits, end: str
+    tiny_model: Path, settings: PrefixCacheConfig, end: str
 ) -> None:
     with knowing(tiny_model, settings) as engine:
         order = _foresee(engine)
         if end == "forgotten":
-            engine.give(CancelPrefetch(order.sequence))
+            engine.give(CancelPrefixPrefetch(order.sequence))
             _now(engine)
             assert all(block.prefetches == 0 for block in engine.blocks)
         elif end == "unloaded":
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_a_prompt_is_told_when_it_comes_and_not_before(
         nowhere = replace(engine.order(), model=ModelId("nowhere"))
         for order in (wrong, nowhere):
             engine.give(Prefetch(order))
-        engine.give(CancelPrefetch(nowhere.sequence))
+        engine.give(CancelPrefixPrefetch(nowhere.sequence))
         assert engine.generate("Hello").token_ids
         assert not any(isinstance(fact, SequenceRejected) for fact in engine.facts())
         engine.give(wrong)

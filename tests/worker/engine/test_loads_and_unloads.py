@@ -12,7 +12,7 @@ from shared.ids import ModelId
 from tests.tiers import long_form
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.unusual_networks import save_unusual
-from worker.engine.kv_memory import PrefixCacheLimits
+from worker.engine.kv_memory import PrefixCacheConfig
 from worker.link.facts import ModelLoaded
 from worker.link.orders import UnloadModel
 
@@ -29,7 +29,7 @@ _SETTLED = 6
 def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     folder = tmp_path_factory.mktemp("models") / "gemma2"
     save_unusual("gemma2", tiny_model, folder)
-    kept = PrefixCacheLimits(block_tokens=16, memory_bytes=4 * _MB)
+    kept = PrefixCacheConfig(block_tokens=16, memory_bytes=4 * _MB)
     with running_engine(tiny_model, kv_memory=kept) as running:
         assert isinstance(running.load(folder, _GEMMA), ModelLoaded)
         yield running

@@ -20,16 +20,16 @@ from tests.worker.engine.running_engine import (
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.engine import loop
 from worker.engine.decoding import DecodeGroup, SampledTokens
-from worker.engine.kv_memory import PrefixCacheLimits
+from worker.engine.kv_memory import PrefixCacheConfig
 from worker.engine.step_scheduler import StepScheduler
 from worker.link.facts import (
     EngineMeasured,
     Fact,
     ModelLoaded,
     PrefillAdvanced,
+    PrefillStarted,
     PrefixRestored,
     SequenceCached,
-    SequenceStarted,
     StepCompleted,
 )
 from worker.link.orders import SentCharacters, UnloadModel
@@ -67,7 +67,7 @@ def test_a_sequence_starts_comes_token_by_token_and_ends_at_max_tokens(
     (started,) = [
         fact
         for fact in engine.facts()
-        if isinstance(fact, SequenceStarted) and fact.sequence == answer.outputs[0].sequence
+        if isinstance(fact, PrefillStarted) and fact.sequence == answer.outputs[0].sequence
     ]
     assert started.prompt_tokens == 2
     assert not any(isinstance(fact, PrefixRestored) for fact in engine.facts())
@@ -89,7 +89,7 @@ def test_a_prompt_is_counted_whatever_its_length_and_nothing_is_generated(
         (started,) = [
             fact
             for fact in engine.facts()
-            if isinstance(fact, SequenceStarted) and fact.sequence == answer.outputs[0].sequence
+            if isinstance(fact, PrefillStarted) and fact.sequence == answer.outputs[0].sequence
         ]
         assert started.prompt_tokens == len(prompt)
 
@@ -127,7 +127,7 @@ def test_who_comes_a_moment_after_the_first_begins_with_it(
     monkeypatch.setattr(loop, "_MAX_ARRIVAL_WAIT_S", 0.5)
     monkeypatch.setattr(loop, "_ARRIVAL_WAIT_SHARE", 1e6)
     first, second = (engine.order(text, max_tokens=5) for text in ("one", "two"))
-    engine.on_first(lambda fact: isinstance(fact, SequenceStarted), lambda: engine.give(second))
+    engine.on_first(lambda fact: isinstance(fact, PrefillStarted), lambda: engine.give(second))
     engine.give(first)
     engine.answer(first.sequence)
     engine.answer(second.sequence)
@@ -252,7 +252,7 @@ def test_cancelled_before_its_prompt_is_prepared_a_sequence_ends_without_a_token
     answer = engine.answer(sequence)
     assert engine.refusal(busy).code == "context_length_exceeded"
     assert (answer.token_ids, answer.finish_reason) == ([], "cancelled")
-    started = [fact for fact in engine.facts() if isinstance(fact, SequenceStarted)]
+    started = [fact for fact in engine.facts() if isinstance(fact, PrefillStarted)]
     assert sequence not in [fact.sequence for fact in started]
 
 
@@ -386,7 +386,7 @@ def test_what_is_kept_is_told_before_other_prompts_are_prefilled(
     monkeypatch.setattr("worker.engine.step_scheduler._SHORT_S", 0.0)
     told: list[list[Fact]] = []
     prefill = StepScheduler.prefill
-    settings = PrefixCacheLimits(block_tokens=16, path=tmp_path / "kv", disk_bytes=2**30)
+    settings = PrefixCacheConfig(block_tokens=16, path=tmp_path / "kv", disk_bytes=2**30)
     with running_engine(tiny_model, kv_memory=settings, evaluates_ahead=evaluates_ahead) as running:
 
         def watched(step_scheduler: StepScheduler) -> None:

@@ -10,7 +10,7 @@ from tests.worker.engine.samplings import sampling
 from tests.worker.grammar.hostile import ENFORCED, MARKERS
 from tests.worker.grammar.validity import invalidity
 from worker.grammar.schemas import rebased
-from worker.link.orders import ToolCalling
+from worker.link.orders import ToolCallingOptions
 
 _LONGEST = 500
 """Characters of a schema that the prompt has room for."""
@@ -51,7 +51,7 @@ def test_all_calls_that_end_are_valid(tmp_path: Path) -> None:
             engine.submit(
                 None,
                 messages=[{"role": "user", "content": "Tell me."}],
-                calling=ToolCalling([tool], required=True, parallel=False),
+                calling=ToolCallingOptions([tool], required=True, parallel=False),
                 sampling=sampling(temperature=1.0, seed=seed, logit_bias={**closing, **spaces}),
                 max_tokens=200,
             )

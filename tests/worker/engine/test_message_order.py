@@ -15,7 +15,7 @@ from shared.errors import InvalidRequest
 from tests.tiers import examples
 from tests.worker.engine.orders import TEMPLATES
 from worker.engine.chat_template import ChatTemplate, Rendered
-from worker.engine.message_order import MessageOrder, ordered
+from worker.engine.message_order import MessageOrderRules, ordered
 
 Turn = dict[str, Any]
 
@@ -110,7 +110,7 @@ def test_what_a_template_takes_is_not_changed(turns: list[Turn]) -> None:
     leading = 0
     while leading < len(turns) and turns[leading]["role"] == "system":
         leading += 1
-    found, changes = ordered(turns, MessageOrder())
+    found, changes = ordered(turns, MessageOrderRules())
     if leading < 2:
         assert (found, changes) == (turns, [])
     else:
@@ -118,7 +118,7 @@ def test_what_a_template_takes_is_not_changed(turns: list[Turn]) -> None:
         assert found == [say("system", merged), *turns[leading:]] and len(changes) == 1
 
 
-STRICT = MessageOrder(
+STRICT = MessageOrderRules(
     later_system=False, repeated_roles=False, user_after_tool=False, assistant_first=False
 )
 

@@ -14,7 +14,7 @@ from shared.ids import ModelId
 from tests.worker.engine.samplings import GREEDY
 from worker.engine.model import LoadedModel, load_model
 from worker.engine.prompt import prepare
-from worker.link.orders import LoadModel, Submit, ToolCalling
+from worker.link.orders import LoadModel, Submit, ToolCallingOptions
 
 _TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 _DEFAULT = f"default:{_TURNS}"
@@ -51,7 +51,7 @@ def _rendered(
 ) -> str:
     order = Submit(
         1, ModelId("model"), list(messages), None, None, 8, [], [], GREEDY,
-        calling=ToolCalling(list(tools)) if tools else None, **fields,
+        calling=ToolCallingOptions(list(tools)) if tools else None, **fields,
     )  # fmt: skip
     return str(model.tokenizer.decode(prepare(order, model).prompt_ids))
 

@@ -15,7 +15,7 @@ from tests.worker.answer import test_muse
 from tests.worker.answer.families import FAMILIES, WeatherCall
 from tests.worker.engine.running_engine import RunningEngine
 from worker.link.facts import ModelLoaded
-from worker.link.orders import ToolCalling
+from worker.link.orders import ToolCallingOptions
 
 _TOOLS = [
     {
@@ -78,9 +78,13 @@ def test_a_model_thinks_calls_and_answers_in_the_manner_of_its_family(
     loaded = engine.load(folder, model, trust_remote_code=True)
     assert isinstance(loaded, ModelLoaded), loaded
     asked: dict[str, Any] = {"role": "user", "content": "two calls, please"}
-    fields: dict[str, Any] = {"model": model, "calling": ToolCalling(_TOOLS), "max_tokens": 300}
+    fields: dict[str, Any] = {
+        "model": model,
+        "calling": ToolCallingOptions(_TOOLS),
+        "max_tokens": 300,
+    }
     for required in (False, True):
-        fields["calling"] = ToolCalling(_TOOLS, required=required)
+        fields["calling"] = ToolCallingOptions(_TOOLS, required=required)
         answer = engine.generate(None, messages=[asked], **fields)
         assert [called for called, _ in answer.calls] == ["get_weather", "now"]
         assert json.loads(answer.calls[0][1]) == _ARGUMENTS
@@ -92,7 +96,7 @@ def test_a_model_thinks_calls_and_answers_in_the_manner_of_its_family(
         "type": "function",
         "function": {"name": "get_weather", "arguments": json.dumps({"city": "Paris"})},
     }
-    fields["calling"] = ToolCalling(_TOOLS)
+    fields["calling"] = ToolCallingOptions(_TOOLS)
     answer = engine.generate(
         None,
         messages=[

@@ -12,11 +12,11 @@ from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.watched_network import prepared, random_ids
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import _MAX_READS
-from worker.engine.preparation import Prepared, PromptPrefetched, PromptPreparation
+from worker.engine.preparation import PreparationThread, Prepared, PreparedPrefetch
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import token_array
-from worker.link.activity import ActivityRecord
-from worker.link.orders import CancelPrefetch, Prefetch
+from worker.link.activity import EngineActivityRecord
+from worker.link.orders import CancelPrefixPrefetch, Prefetch
 
 BLOCK = 16
 _LIMIT_S = 20
@@ -184,13 +184,18 @@ def test_the_prompt_of_an_order_is_known_once_it_was_foreseen(model: LoadedModel
 def test_what_was_foreseen_is_not_prepared_again_and_errors_are_kept_for_later() -> None:
     known: dict[int, PreparedSequence] = {1: prepared(1, FIRST)}
     out: queue.SimpleQueue[Prepared] = queue.SimpleQueue()
-    activity = ActivityRecord.private()
-    preparation = PromptPreparation(
+    activity = EngineActivityRecord.private()
+    preparation = PreparationThread(
         lambda _: None, lambda order: known.get(order.sequence), out.put, activity
     )
     preparation.start()
     unknown = prepared(2, FIRST).order
-    for order in (Prefetch(known[1].order), Prefetch(unknown), CancelPrefetch(2), known[1].order):
+    for order in (
+        Prefetch(known[1].order),
+        Prefetch(unknown),
+        CancelPrefixPrefetch(2),
+        known[1].order,
+    ):
         preparation.enqueue(order)
-    for expected in (PromptPrefetched(known[1]), CancelPrefetch(2), known[1]):
+    for expected in (PreparedPrefetch(known[1]), CancelPrefixPrefetch(2), known[1]):
         assert out.get(timeout=_LIMIT_S) == expected

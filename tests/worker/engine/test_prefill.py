@@ -15,7 +15,7 @@ from tests.worker.engine.watched_network import (
 )
 from worker.engine.batch_cache import BatchCache
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import PendingPrefill, PrefillJob, PrefillProgress, PrefillRow
+from worker.engine.prefill import PendingPrefill, PrefillBatch, PrefillProgress, PrefillRow
 from worker.engine.prompt import PreparedSequence
 
 _WIDER = 2000
@@ -36,23 +36,23 @@ def model(model: LoadedModel, request: pytest.FixtureRequest) -> LoadedModel:
 
 def _job_of(
     model: LoadedModel, sequences: Sequence[PreparedSequence], network: object = None
-) -> PrefillJob:
+) -> PrefillBatch:
     rows = [
         PrefillRow(PendingPrefill(each, 0.0, 10.0 - each.order.sequence, 0.0)) for each in sequences
     ]
-    return PrefillJob(network or model.network, model.layout, rows, output=model.output)
+    return PrefillBatch(network or model.network, model.layout, rows, output=model.output)
 
 
-def _job(model: LoadedModel, *lengths: int) -> PrefillJob:
+def _job(model: LoadedModel, *lengths: int) -> PrefillBatch:
     return _job_of(model, [prepared(i, random_ids(n, i)) for i, n in enumerate(lengths)])
 
 
-def _chunk(job: PrefillJob, count: int) -> list[PrefillProgress]:
+def _chunk(job: PrefillBatch, count: int) -> list[PrefillProgress]:
     job.advance(count)
     return job.progress()
 
 
-def _assert_ready(network: WatchedNetwork, job: PrefillJob) -> None:
+def _assert_ready(network: WatchedNetwork, job: PrefillBatch) -> None:
     """Its logits, or what the last tokens give with its cache, are those of a pass over all tokens
     without one; and so is what comes next."""
     assert job.complete

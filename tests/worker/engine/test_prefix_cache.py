@@ -16,7 +16,7 @@ from tests.worker.engine.samplings import GREEDY
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
 from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory
 from worker.engine.model import LoadedModel
-from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.prefill_speed import PrefillCost
 from worker.engine.prompt import PreparedSequence
 from worker.link.orders import Sampling
 
@@ -259,7 +259,7 @@ def test_as_many_go_together_as_the_time_holds_behind_what_is_kept(
     """There a token takes twice as long."""
     slower_later = steady(model, floor_tokens=20)
     for _ in range(30):
-        PrefillSpeed.record_pass(
+        PrefillCost.record_pass(
             slower_later.prefill_speed, tokens=100, context=300, seconds=220.5 * TOKEN_S
         )
     kept = KeptTexts(slower_later, block_tokens=16)

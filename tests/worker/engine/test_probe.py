@@ -16,12 +16,12 @@ from tests.worker.engine.watched_network import WatchedNetwork
 from worker.engine import batching_verdicts
 from worker.engine.batching_verdicts import BatchingVerdict, key, known_verdict
 from worker.engine.caches import CacheLayout
-from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.prefill_speed import PrefillCost
 from worker.engine.probe import find_verdict, probe
-from worker.engine.verdict_store import VerdictStore
+from worker.engine.verdict_store import BatchingVerdictStore
 
 T = TypeVar("T")
-_SPEED = PrefillSpeed(floor_s=0.001, token_s=0.0001)
+_SPEED = PrefillCost(floor_s=0.001, token_s=0.0001)
 
 
 def _result(passes: Generator[float, None, T]) -> T:
@@ -135,7 +135,7 @@ def test_a_row_is_longer_than_the_smallest_window_if_there_is_time(
 def test_rows_in_chunks_are_alone_and_nothing_is_tried(networks: dict[str, Any]) -> None:
     watched = _Faulty(networks["chunked attention"])
     layout = CacheLayout(watched.real)
-    kept = VerdictStore(None)
+    kept = BatchingVerdictStore(None)
     verdict = _result(find_verdict(watched, layout, VOCABULARY, 1024, _SPEED, kept, "a"))
     assert (verdict.batching, verdict.probe_s) == ("alone", None)
     assert watched.shapes == []
@@ -146,7 +146,7 @@ def test_only_what_is_unknown_is_probed(
 ) -> None:
     def verdict() -> BatchingVerdict:
         layout = CacheLayout(network.real)
-        kept = VerdictStore(tmp_path / "kept.json")
+        kept = BatchingVerdictStore(tmp_path / "kept.json")
         return _result(find_verdict(network.real, layout, VOCABULARY, 1024, _SPEED, kept, "a"))
 
     monkeypatch.setattr(batching_verdicts, "DATA", tmp_path / "verdicts.json")

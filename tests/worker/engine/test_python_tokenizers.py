@@ -13,7 +13,7 @@ from tests.scripted.families import TEMPLATES
 from tests.scripted.folders import make_scripted_model
 from tests.worker.engine.running_engine import RunningEngine
 from worker.link.facts import ModelLoaded
-from worker.link.orders import ToolCalling
+from worker.link.orders import ToolCallingOptions
 
 _TOOLS = [
     {
@@ -64,7 +64,7 @@ def test_a_tokenizer_that_is_a_program_calls_tools(
     loaded = engine.load(folder, _M, trust_remote_code=True)
     assert isinstance(loaded, ModelLoaded), loaded
     assert {"tools", "schema"} <= set(loaded.abilities)
-    for calling in (ToolCalling(_TOOLS), ToolCalling(_TOOLS, required=True)):
+    for calling in (ToolCallingOptions(_TOOLS), ToolCallingOptions(_TOOLS, required=True)):
         answer = engine.generate(None, model=_M, messages=_ASKED, calling=calling, max_tokens=200)
         assert answer.calls == [("get_weather", '{"city": "S\u00e3o Paulo"}')]
 
@@ -78,7 +78,9 @@ def test_one_whose_bytes_are_not_known_is_refused_tools_by_name(
     assert not {"tools", "schema"} & set(loaded.abilities)
     assert engine.generate(None, model=_M, messages=_ASKED, max_tokens=200).text == _CALL
     refused = engine.refusal(
-        engine.submit(None, model=_M, messages=_ASKED, calling=ToolCalling(_TOOLS), max_tokens=200)
+        engine.submit(
+            None, model=_M, messages=_ASKED, calling=ToolCallingOptions(_TOOLS), max_tokens=200
+        )
     )
     assert "a ProgramTokenizer: the bytes of its tokens are not known" in refused.message
 
@@ -97,6 +99,8 @@ def test_a_vocabulary_that_cannot_write_every_text_is_refused_tools_by_name(
     assert not {"tools", "schema"} & set(loaded.abilities)
     assert engine.generate("Hello", model=_M, max_tokens=4).token_ids
     refused = engine.refusal(
-        engine.submit(None, model=_M, messages=_ASKED, calling=ToolCalling(_TOOLS), max_tokens=4)
+        engine.submit(
+            None, model=_M, messages=_ASKED, calling=ToolCallingOptions(_TOOLS), max_tokens=4
+        )
     )
     assert "no token for the byte 0x7B" in refused.message

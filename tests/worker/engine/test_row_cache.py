@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker.engine.reference_sampler import Array
-from worker.engine.row_cache import GroupedRowKVCache, RowKVCache, Rows
+from worker.engine.row_cache import GroupedHeadKVCache, MultiRowKVCache, Rows
 
 _HEADS, _KEY_DIM, _VALUE_DIM = 2, 4, 3
 _GARBAGE = 1e4
@@ -29,7 +29,7 @@ class _Row:
 class _Kept:
     """A cache, and its rows as they should be."""
 
-    cache: RowKVCache
+    cache: MultiRowKVCache
     rows: Rows
     expected: list[_Row] = field(default_factory=list)
 
@@ -63,7 +63,7 @@ def _kept(chance: Chance, lengths: Sequence[int], *, slots: int = 0, width: int 
         keys[place, :, :length], values[place, :, :length] = row.keys, row.values
         expected.append(row)
     rows = Rows(lengths)
-    return _Kept(RowKVCache(rows, mx.array(keys), mx.array(values)), rows, expected)
+    return _Kept(MultiRowKVCache(rows, mx.array(keys), mx.array(values)), rows, expected)
 
 
 def _step(chance: Chance, kept: _Kept) -> tuple[mx.array, mx.array]:
@@ -198,9 +198,9 @@ def test_several_rows_move_at_once_also_where_one_takes_the_place_of_another() -
 def test_rows_join_move_and_grow_where_values_or_heads_are_none(heads: int, value_dim: int) -> None:
     chance = np.random.default_rng(4)
 
-    def cache(rows: Rows) -> RowKVCache:
+    def cache(rows: Rows) -> MultiRowKVCache:
         keys = _random(chance, len(rows), heads, 8, _KEY_DIM)
-        return RowKVCache(rows, mx.array(keys), mx.zeros((len(rows), heads, 8, value_dim)))
+        return MultiRowKVCache(rows, mx.array(keys), mx.zeros((len(rows), heads, 8, value_dim)))
 
     rows = Rows([5, 3, 2])
     kept = cache(rows)
@@ -227,7 +227,7 @@ def test_rows_join_move_and_grow_where_values_or_heads_are_none(heads: int, valu
 def test_a_mask_for_scores_of_groups_says_the_same_with_an_axis_more(lengths: list[int]) -> None:
     kept = _kept(np.random.default_rng(0), lengths)
     rows = Rows(lengths)
-    grouped = GroupedRowKVCache(rows, kept.cache.keys, kept.cache.values)
+    grouped = GroupedHeadKVCache(rows, kept.cache.keys, kept.cache.values)
     plain, mask = kept.cache.make_mask(1), grouped.make_mask(1)
     if plain is None or mask is None:
         assert plain is mask and rows.even

@@ -14,7 +14,7 @@ from tests.scripted.folders import make_scripted_model
 from tests.worker.answer.families import FAMILIES, Family
 from tests.worker.engine.running_engine import Answer, RunningEngine
 from worker.link.facts import ModelLoaded
-from worker.link.orders import SentCharacters, ToolCalling
+from worker.link.orders import SentCharacters, ToolCallingOptions
 
 _TOOLS = [
     {
@@ -86,7 +86,7 @@ def _fields(*messages: dict[str, Any], tools: bool) -> dict[str, Any]:
     return {
         "model": ModelId("scripted"),
         "messages": list(messages),
-        "calling": ToolCalling(_TOOLS) if tools else None,
+        "calling": ToolCallingOptions(_TOOLS) if tools else None,
         "max_tokens": 400,
     }
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.worker.engine.driven_batch import TOKEN_S, DrivenBatch, ids_of, steady, tokens_alone
 from tests.worker.engine.watched_network import prepared, random_ids
 from worker.engine.model import LoadedModel
-from worker.engine.slot_preemption import DecodingSlot, WaitingSequence, row_to_preempt
+from worker.engine.slot_preemption import SlotHolder, SlotWaiter, row_to_preempt
 
 FLOOR_TOKENS = 20
 """A pass of a prompt costs as much as so many tokens, and `TOKEN_S` for each of its own."""
@@ -23,12 +23,12 @@ MOST_OF_WORK = 50
 a place, 4 times all of it until it does, and its own steps are shared."""
 
 
-def placed(*since: float, priority: int = 1, left_s: float = 1000.0) -> list[DecodingSlot]:
-    return [DecodingSlot(priority, each, left_s) for each in since]
+def placed(*since: float, priority: int = 1, left_s: float = 1000.0) -> list[SlotHolder]:
+    return [SlotHolder(priority, each, left_s) for each in since]
 
 
 def test_nobody_gives_way_before_the_other_is_overdue() -> None:
-    waiting = WaitingSequence(overdue_at=100.0, priority=1, work_s=1.0)
+    waiting = SlotWaiter(overdue_at=100.0, priority=1, work_s=1.0)
     assert row_to_preempt(waiting, placed(0.0), 99.9) is None
     assert row_to_preempt(waiting, placed(0.0), 100.0) == 0
 
@@ -36,25 +36,25 @@ def test_nobody_gives_way_before_the_other_is_overdue() -> None:
 def test_who_has_had_a_place_longest_gives_it_up_and_not_before_some_times_the_others_work() -> (
     None
 ):
-    waiting = WaitingSequence(overdue_at=0.0, priority=1, work_s=2.0)
+    waiting = SlotWaiter(overdue_at=0.0, priority=1, work_s=2.0)
     assert row_to_preempt(waiting, placed(5.0, 1.0, 3.0), 9.0) is None
     assert row_to_preempt(waiting, placed(5.0, 1.0, 3.0), 9.1) == 1
 
 
 @pytest.mark.parametrize(("priority", "gives"), [(0, None), (1, 0), (2, 0)])
 def test_nobody_gives_way_to_who_is_less_urgent(priority: int, gives: int | None) -> None:
-    waiting = WaitingSequence(overdue_at=0.0, priority=1, work_s=1.0)
+    waiting = SlotWaiter(overdue_at=0.0, priority=1, work_s=1.0)
     assert row_to_preempt(waiting, placed(0.0, priority=priority), 100.0) == gives
 
 
 def test_nobody_gives_way_who_will_have_ended_before_the_other_would() -> None:
-    waiting = WaitingSequence(overdue_at=0.0, priority=1, work_s=2.0)
+    waiting = SlotWaiter(overdue_at=0.0, priority=1, work_s=2.0)
     assert row_to_preempt(waiting, placed(0.0, left_s=2.0), 100.0) is None
     assert row_to_preempt(waiting, placed(0.0, left_s=2.1), 100.0) == 0
 
 
 def test_nobody_gives_way_where_nobody_decodes() -> None:
-    assert row_to_preempt(WaitingSequence(0.0, 1, 1.0), [], 100.0) is None
+    assert row_to_preempt(SlotWaiter(0.0, 1, 1.0), [], 100.0) is None
 
 
 # A batch.

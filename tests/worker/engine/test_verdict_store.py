@@ -6,21 +6,21 @@ import pytest
 
 from worker.engine import verdict_store
 from worker.engine.batching_verdicts import BatchingVerdict
-from worker.engine.verdict_store import VerdictStore
+from worker.engine.verdict_store import BatchingVerdictStore
 
 _ALONE = BatchingVerdict("alone", "log-probabilities differ", probe_s=1.5)
 
 
 def test_what_was_found_is_there_after_a_restart_without_the_time_it_took(tmp_path: Path) -> None:
-    VerdictStore(tmp_path / "new" / "verdicts.json").save("a", _ALONE)
-    again = VerdictStore(tmp_path / "new" / "verdicts.json")
+    BatchingVerdictStore(tmp_path / "new" / "verdicts.json").save("a", _ALONE)
+    again = BatchingVerdictStore(tmp_path / "new" / "verdicts.json")
     assert again.find("a") == BatchingVerdict("alone", "log-probabilities differ")
     assert again.find("b") is None
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["verdicts.json"]
 
 
 def test_another_release_is_probed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = VerdictStore(tmp_path / "verdicts.json")
+    kept = BatchingVerdictStore(tmp_path / "verdicts.json")
     kept.save("a", _ALONE)
     monkeypatch.setattr(verdict_store, "version", lambda package: "99")
     assert kept.find("a") is None
@@ -30,7 +30,7 @@ def test_another_release_is_probed_anew(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_broken_file_holds_nothing_and_is_written_anew(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "verdicts.json"
     file.write_bytes(content.replace(b"KEY", verdict_store._key("a").encode()))
-    kept = VerdictStore(file)
+    kept = BatchingVerdictStore(file)
     assert kept.find("a") is None
     kept.save("a", _ALONE)
     assert kept.find("a") is not None
@@ -38,13 +38,16 @@ def test_a_broken_file_holds_nothing_and_is_written_anew(tmp_path: Path, content
 
 def test_where_nothing_can_be_written_the_verdict_is_lost_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for kept in (VerdictStore(None), VerdictStore(tmp_path / "file" / "verdicts.json")):
+    for kept in (
+        BatchingVerdictStore(None),
+        BatchingVerdictStore(tmp_path / "file" / "verdicts.json"),
+    ):
         kept.save("a", _ALONE)
         assert kept.find("a") is None
 
 
 def test_the_oldest_go(tmp_path: Path) -> None:
-    kept = VerdictStore(tmp_path / "verdicts.json")
+    kept = BatchingVerdictStore(tmp_path / "verdicts.json")
     for number in range(258):
         kept.save(str(number), _ALONE)
     assert [kept.find(number) is not None for number in ("1", "2", "257")] == [False, True, True]

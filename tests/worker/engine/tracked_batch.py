@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.worker.engine.reference_sampler import Array
-from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
+from worker.engine.sampling import BatchSampler, Logprobs, SamplingRow
 from worker.link.orders import Sampling
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -46,7 +46,7 @@ class TrackedBatch:
     def join(self, rows: Sequence[TrackedRow]) -> None:
         self.rows.extend(rows)
         self._sampler.extend(
-            [SampledRow(row.how, list(row.prompt_ids), list(row.answer_ids)) for row in rows]
+            [SamplingRow(row.how, list(row.prompt_ids), list(row.answer_ids)) for row in rows]
         )
 
     def keep(self, indices: Sequence[int]) -> None:

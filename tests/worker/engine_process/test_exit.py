@@ -5,14 +5,14 @@ import signal
 import pytest
 
 from shared.ids import ModelId
-from worker.engine_process.exit import EngineExit
-from worker.link.activity import ActivitySnapshot, EngineActivity
+from worker.engine_process.exit import UnexpectedEngineExit
+from worker.link.activity import EngineActivities, EngineActivity
 from worker.link.frames import EXIT_AGENT_GONE
 
 _NOW = EngineActivity("step", ModelId("now"), (1,))
 _AHEAD = EngineActivity("step", ModelId("ahead"), (2,))
 _PROMPT = EngineActivity("prefill", ModelId("prompt"), (3,))
-_ALL = ActivitySnapshot(_NOW, _AHEAD, _PROMPT)
+_ALL = EngineActivities(_NOW, _AHEAD, _PROMPT)
 
 _TRACEBACK = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: no"]
 _IN_THE_LOOP = [
@@ -59,31 +59,31 @@ _ON_THE_DEVICE = [
 def test_a_crash_is_laid_to_what_the_thread_did_that_crashed(
     status: int, lines: list[str], work: EngineActivity
 ) -> None:
-    end = EngineExit.by_itself(status, _ALL, lines)
+    end = UnexpectedEngineExit.by_itself(status, _ALL, lines)
     assert (end.cause, end.work, end.killed_at) == ("crash", work, None)
 
 
 def test_a_crash_on_the_device_with_nothing_ahead_is_laid_to_what_is_waited_for() -> None:
-    activity = ActivitySnapshot(now=_NOW)
-    assert EngineExit.by_itself(-signal.SIGABRT, activity, _ON_THE_DEVICE).work == _NOW
+    activity = EngineActivities(now=_NOW)
+    assert UnexpectedEngineExit.by_itself(-signal.SIGABRT, activity, _ON_THE_DEVICE).work == _NOW
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_kill_from_outside_is_laid_to_nobody(number: int) -> None:
-    end = EngineExit.by_itself(-number, _ALL, [])
+    end = UnexpectedEngineExit.by_itself(-number, _ALL, [])
     assert (end.cause, end.work, end.killed_at) == ("kill", None, _NOW)
     assert end.reason == f"signal {int(number)}"
 
 
 def test_a_hang_is_laid_to_what_it_hangs_in_unless_somebody_stopped_the_process() -> None:
-    hung = EngineExit.by_agent("no message", _ALL, stopped=False)
+    hung = UnexpectedEngineExit.by_agent("no message", _ALL, stopped=False)
     assert (hung.cause, hung.work) == ("hang", _NOW)
-    stopped = EngineExit.by_agent("no message", _ALL, stopped=True)
+    stopped = UnexpectedEngineExit.by_agent("no message", _ALL, stopped=True)
     assert (stopped.cause, stopped.work) == ("kill", None)
 
 
 def test_an_engine_that_could_not_reach_its_agent_is_nobodys_fault() -> None:
-    assert EngineExit.by_itself(EXIT_AGENT_GONE, _ALL, []).work is None
+    assert UnexpectedEngineExit.by_itself(EXIT_AGENT_GONE, _ALL, []).work is None
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_an_engine_that_could_not_reach_its_agent_is_nobodys_fault() -> None:
     ],
 )
 def test_the_reason_has_its_last_words(status: int, lines: list[str], reason: str) -> None:
-    assert EngineExit.by_itself(status, _ALL, lines).reason == reason
+    assert UnexpectedEngineExit.by_itself(status, _ALL, lines).reason == reason

@@ -10,7 +10,7 @@ from transformers import AddedToken
 from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
 from worker.grammar.compiler import GrammarCompiler
-from worker.grammar.python_tokenizer import PythonTokenizer
+from worker.grammar.python_tokenizer import PythonTokenizerAdapter
 
 _TEXT = ["the weather in Paris is warm, and in Rome", '{"city": "Paris", "days": 3}'] * 20
 
@@ -43,14 +43,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ["the weather in Rome", " in  Paris", "S\u00e3o Paulo \u6771\u4eac\n", "a <tool_call> </s>"],
 )
 def test_every_text_is_written_in_tokens(tokenizer: Any, text: str) -> None:
-    wrapped = PythonTokenizer(tokenizer)
+    wrapped = PythonTokenizerAdapter(tokenizer)
     token_ids = wrapped(text)
     assert b"".join(wrapped.tokens[each] for each in token_ids) == text.encode()
     assert tokenizer.eos_token_id not in token_ids
 
 
 def test_a_grammar_holds_for_its_tokens(tokenizer: Any) -> None:
-    wrapped = PythonTokenizer(tokenizer)
+    wrapped = PythonTokenizerAdapter(tokenizer)
     compiler = GrammarCompiler(wrapped, len(tokenizer), [tokenizer.eos_token_id])
     schema = {
         "type": "object",
@@ -66,7 +66,7 @@ def test_a_grammar_holds_for_its_tokens(tokenizer: Any) -> None:
 
 
 def test_an_end_token_is_no_text(tokenizer: Any) -> None:
-    wrapped = PythonTokenizer(tokenizer)
+    wrapped = PythonTokenizerAdapter(tokenizer)
     compiler = GrammarCompiler(wrapped, len(tokenizer), [tokenizer.eos_token_id])
     matcher = compiler.matcher(json.dumps({"grammars": [{"lark_grammar": 'start: "</s>"'}]}))
     assert matcher.consume_allowed([tokenizer.eos_token_id]) == 0
@@ -75,4 +75,4 @@ def test_an_end_token_is_no_text(tokenizer: Any) -> None:
 def test_a_tokenizer_that_decodes_to_something_else_is_refused(tokenizer: Any) -> None:
     spelling = SentencePieceBackend(vocab_file=tokenizer.vocab_file, unk_token="<unk>")
     with pytest.raises(ValueError, match=r"its token \d+ is '<0x00>'"):
-        PythonTokenizer(spelling)
+        PythonTokenizerAdapter(spelling)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.worker.virtual_time import Clock
-from worker.host.cpu_usage import CpuUsage
+from worker.host.cpu_usage import CpuMeter
 
 _CHILD = """
 import sys, time
@@ -59,7 +59,7 @@ def _work() -> None:
 
 
 def test_a_busy_process_keeps_about_one_core_busy_and_one_that_waits_none() -> None:
-    cpu = CpuUsage()
+    cpu = CpuMeter()
     with _child() as busy, _child() as waiting:
         _tell(waiting)
         began_at, before_s = _tell(busy)
@@ -74,7 +74,7 @@ def test_a_busy_process_keeps_about_one_core_busy_and_one_that_waits_none() -> N
 
 
 def test_asked_twice_quickly_it_says_the_same(clock: Clock) -> None:
-    cpu, own = CpuUsage(), os.getpid()
+    cpu, own = CpuMeter(), os.getpid()
     cpu.cores(own)
     clock.now += 1e-3
     assert cpu.cores(own) == 0
@@ -88,7 +88,7 @@ def test_asked_twice_quickly_it_says_the_same(clock: Clock) -> None:
 
 
 def test_only_what_was_used_since_it_was_last_asked_counts(clock: Clock) -> None:
-    cpu, own = CpuUsage(), os.getpid()
+    cpu, own = CpuMeter(), os.getpid()
     cpu.cores(own)
     _work()
     clock.now += 1
@@ -100,7 +100,7 @@ def test_only_what_was_used_since_it_was_last_asked_counts(clock: Clock) -> None
 
 
 def test_a_process_that_is_gone_or_was_never_there_keeps_none_busy(clock: Clock) -> None:
-    cpu = CpuUsage()
+    cpu = CpuMeter()
     with _child() as child:
         _tell(child)
         assert cpu.cores(child.pid) == 0
@@ -109,7 +109,7 @@ def test_a_process_that_is_gone_or_was_never_there_keeps_none_busy(clock: Clock)
 
 
 def test_processes_are_counted_one_by_one(clock: Clock) -> None:
-    cpu = CpuUsage()
+    cpu = CpuMeter()
     with _child() as waiting:
         _tell(waiting)
         cpu.cores(os.getpid())

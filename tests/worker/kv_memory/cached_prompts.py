@@ -8,7 +8,7 @@ import psutil
 
 from shared.client import Cluster
 from shared.errors import ClusterError
-from shared.messages.engine_status import KVMemoryStatus
+from shared.messages.engine_status import PrefixCacheStatus
 from tests.processes import ClusterProcess, wait_for
 
 _ENDLESS = {"256": -100, "257": -100}
@@ -45,7 +45,7 @@ def engine_of(cluster: ClusterProcess) -> psutil.Process:
     return found
 
 
-async def kept_by(cluster: Cluster) -> KVMemoryStatus:
+async def kept_by(cluster: Cluster) -> PrefixCacheStatus:
     """The figures of the only engine of the only worker."""
     (worker,) = (await cluster.health()).workers
     return worker.engines[0].kv_memory

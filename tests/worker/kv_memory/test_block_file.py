@@ -12,15 +12,15 @@ from safetensors.numpy import load
 from worker.kv_memory.block import BlockKey, root_key
 from worker.kv_memory.block_file import (
     BlockContent,
+    BlockFileName,
     BrokenBlockError,
-    FileName,
     Tensor,
     decode,
     encode,
     size_of,
 )
 
-NAME = FileName(BlockKey(root_key("a")), root_key("b"), 256, "kv")
+NAME = BlockFileName(BlockKey(root_key("a")), root_key("b"), 256, "kv")
 
 
 def content(*shapes: tuple[int, ...], notes: str = "") -> BlockContent:
@@ -57,7 +57,7 @@ def test_its_length_is_known_well_enough_before_it_is_written() -> None:
 
 
 def test_a_file_of_another_block_is_none_of_this_one() -> None:
-    other = FileName(BlockKey(root_key("c")), NAME.parent, NAME.count, NAME.kind)
+    other = BlockFileName(BlockKey(root_key("c")), NAME.parent, NAME.count, NAME.kind)
     with pytest.raises(BrokenBlockError):
         decode(other, memoryview(raw_of(content((2, 3)))))
 
@@ -108,7 +108,7 @@ def test_a_hostile_header_is_a_broken_one(header: bytes) -> None:
 
 
 def test_a_file_name_says_all_of_a_block() -> None:
-    assert FileName.parse(str(NAME)) == NAME
+    assert BlockFileName.parse(str(NAME)) == NAME
     for other in ("lock", "writes-today", f"{NAME}.part", str(NAME).upper(), str(NAME)[1:], ""):
-        assert FileName.parse(other) is None, other
+        assert BlockFileName.parse(other) is None, other
     assert Path(str(NAME)).name == str(NAME)

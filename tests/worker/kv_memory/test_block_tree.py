@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.kv_memory.block import Block, block_key, root_key, token_array
-from worker.kv_memory.block_tree import BlockTree, LayerLayout, PrefixMatch, common_length
+from worker.kv_memory.block_tree import BlockTree, LayerKinds, PrefixMatch, common_length
 
 SIZE = 4
-KV = LayerLayout(grows=True, has_state=False)
-HYBRID = LayerLayout(grows=True, has_state=True)
-RECURRENT = LayerLayout(grows=False, has_state=True)
+KV = LayerKinds(grows=True, has_state=False)
+HYBRID = LayerKinds(grows=True, has_state=True)
+RECURRENT = LayerKinds(grows=False, has_state=True)
 
 # Of few tokens, so that many begin alike.
 TEXTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=20), min_size=1, max_size=8)
@@ -28,7 +28,7 @@ class _Kept:
 class Kept:
     """A tree, and what was filed into it."""
 
-    def __init__(self, layout: LayerLayout) -> None:
+    def __init__(self, layout: LayerKinds) -> None:
         self.layout = layout
         self.tree = BlockTree(SIZE)
         self.root = self.tree.root(root_key("model"))
@@ -75,7 +75,7 @@ def test_with_keys_and_values_of_all_layers_as_much_is_found_as_any_text_has_in_
 
 @given(TEXTS, st.lists(st.integers(0, 1), max_size=24), st.sampled_from([HYBRID, RECURRENT]))
 def test_with_states_a_text_is_taken_up_where_a_state_is_kept_and_nowhere_else(
-    texts: list[list[int]], new: list[int], layout: LayerLayout
+    texts: list[list[int]], new: list[int], layout: LayerKinds
 ) -> None:
     kept = Kept(layout)
     for text in texts:
@@ -109,7 +109,7 @@ def test_a_block_that_is_gone_is_the_end_of_what_is_found(
 
 @given(TEXTS, st.randoms(use_true_random=False), st.sampled_from([KV, HYBRID, RECURRENT]))
 def test_a_tree_of_names_alone_finds_all_texts_in_whatever_order_they_came(
-    texts: list[list[int]], chance: Random, layout: LayerLayout
+    texts: list[list[int]], chance: Random, layout: LayerKinds
 ) -> None:
     kept, names = Kept(layout), Kept(layout)
     for text in texts:

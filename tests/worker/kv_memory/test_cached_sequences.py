@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from worker.kv_memory.block import Block, Kind, root_key, token_array
 from worker.kv_memory.block_tree import BlockTree
 from worker.kv_memory.cached_sequences import (
-    SequenceStatistics,
-    TrackedSequences,
+    CachedSequences,
+    SequenceCacheStatistics,
     exclusive_blocks,
     sequence_statistics,
 )
@@ -27,7 +27,7 @@ class Texts:
         self.tree = BlockTree(SIZE)
         self.root = self.tree.root(root_key("model"))
         self.memory = MemoryTier(lambda block, _: self.tree.prune(block))
-        self.followed = TrackedSequences(self.tree)
+        self.followed = CachedSequences(self.tree)
 
     def file(self, *text: int, kinds: tuple[Kind, ...] = ("kv",)) -> list[Block]:
         blocks, at = [], self.root
@@ -43,12 +43,12 @@ class Texts:
 def test_a_text_is_kept_as_far_as_all_before_is_there() -> None:
     texts = Texts()
     blocks = texts.file(*range(10))
-    assert sequence_statistics(blocks[-1]) == SequenceStatistics(10, 10, 30, 0, 30)
+    assert sequence_statistics(blocks[-1]) == SequenceCacheStatistics(10, 10, 30, 0, 30)
     blocks[1].part("kv").file_bytes = 7
     texts.memory.drop(blocks[1], "kv")
-    assert sequence_statistics(blocks[-1]) == SequenceStatistics(10, 4, 20, 7, 27)
+    assert sequence_statistics(blocks[-1]) == SequenceCacheStatistics(10, 4, 20, 7, 27)
     blocks[1].part("kv").file_bytes = 0
-    assert sequence_statistics(blocks[-1]) == SequenceStatistics(4, 4, 20, 0, 20)
+    assert sequence_statistics(blocks[-1]) == SequenceCacheStatistics(4, 4, 20, 0, 20)
 
 
 def test_of_states_the_last_one_counts() -> None:
@@ -78,12 +78,12 @@ def test_only_what_changed_is_told() -> None:
     for blocks in (one, other):
         texts.followed.track(blocks[-1].key)
     assert dict(texts.followed.changed(10)) == {
-        one[-1].key: SequenceStatistics(3, 3, 10, 0, 10),
-        other[-1].key: SequenceStatistics(2, 2, 10, 0, 10),
+        one[-1].key: SequenceCacheStatistics(3, 3, 10, 0, 10),
+        other[-1].key: SequenceCacheStatistics(2, 2, 10, 0, 10),
     }
     assert texts.followed.changed(10) == []
     texts.memory.shrink(10)
-    assert texts.followed.changed(10) == [(one[-1].key, SequenceStatistics())]
+    assert texts.followed.changed(10) == [(one[-1].key, SequenceCacheStatistics())]
     texts.followed.untrack(other[-1].key)
     texts.memory.shrink(0)
     assert texts.followed.changed(10) == []
@@ -124,7 +124,7 @@ def test_a_text_may_be_pinned_before_it_is_known() -> None:
     texts = Texts()
     known = Texts().file(1, 2, 3)[-1].key
     texts.followed.track(known, pinned=True)
-    assert texts.followed.changed(10) == [(known, SequenceStatistics())]
+    assert texts.followed.changed(10) == [(known, SequenceCacheStatistics())]
     (block,) = texts.file(1, 2, 3)
     texts.followed.changed(10)
     assert block.pins == 1

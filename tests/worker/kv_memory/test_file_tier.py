@@ -11,8 +11,8 @@ import pytest
 
 from tests.worker.kv_memory.kept_files import KeptFiles, bytes_on_disk, content_of
 from worker.kv_memory import folder as folder_module
-from worker.kv_memory.file_threads import FolderUnusable
-from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError
+from worker.kv_memory.file_threads import BlockFolderUnusable
+from worker.kv_memory.folder import BlockFolder, BlockFolderError, BlockFolderInUseError
 
 MB = 2**20
 
@@ -242,7 +242,7 @@ def test_a_folder_belongs_to_one_process_at_a_time(path: Path) -> None:
     process.start()
     try:
         assert held.wait(60)
-        with pytest.raises(FolderInUseError, match="disk_path"):
+        with pytest.raises(BlockFolderInUseError, match="disk_path"):
             BlockFolder(path).open()
     finally:
         process.kill()  # no time to give it back
@@ -257,7 +257,7 @@ def test_a_folder_that_cannot_be_is_told_with_its_reason(tmp_path: Path, where: 
     file = tmp_path / "file"
     file.touch()
     path = {"a file": file, "below a file": file / "kv"}.get(where, Path(where))
-    with pytest.raises(FolderError, match=str(path)):
+    with pytest.raises(BlockFolderError, match=str(path)):
         BlockFolder(path).open()
     kept = KeptFiles(path)
     assert not kept.tier.accepts_writes
@@ -268,7 +268,7 @@ def test_a_folder_that_cannot_be_is_told_with_its_reason(tmp_path: Path, where: 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_only_be_read_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(FolderError):
+    with pytest.raises(BlockFolderError):
         BlockFolder(tmp_path / "kv").open()
 
 
@@ -292,6 +292,6 @@ def test_unusable_is_said_once_and_for_all(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     kept = KeptFiles(file)
-    assert kept.tier.handle_result(FolderUnusable("no")) is None
+    assert kept.tier.handle_result(BlockFolderUnusable("no")) is None
     assert not kept.tier.accepts_writes
     kept.close()

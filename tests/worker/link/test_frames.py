@@ -13,10 +13,10 @@ from shared.messages.model_status import Batching
 from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure, StructureKind
 from worker.link.facts import (
-    BatchMeasured,
+    BatchMeasurements,
     Fact,
-    KVMemoryMeasured,
     Output,
+    PrefixCacheMeasurements,
     SequenceMeasured,
     ToolCallPiece,
 )
@@ -27,7 +27,7 @@ from worker.link.frames import (
     encode_frame,
     frame_length,
 )
-from worker.link.orders import Order, Sampling, SentCharacters, Submit, ToolCalling
+from worker.link.orders import Order, Sampling, SentCharacters, Submit, ToolCallingOptions
 
 _INTEGERS = st.integers(0, 2**64 - 1)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -65,16 +65,18 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     Sampling: st.deferred(lambda: _messages(Sampling)),
     list[Output]: st.lists(st.deferred(lambda: _messages(Output)), max_size=4),
     SentCharacters: st.deferred(lambda: _messages(SentCharacters)),
-    ToolCalling | None: st.none() | st.deferred(lambda: _messages(ToolCalling)),
+    ToolCallingOptions | None: st.none() | st.deferred(lambda: _messages(ToolCallingOptions)),
     Structure | None: st.none() | st.deferred(lambda: _messages(Structure)),
     list[ToolCallPiece]: st.lists(st.deferred(lambda: _messages(ToolCallPiece)), max_size=3),
     dict[str, Any]: st.dictionaries(st.text(), _JSON, max_size=3),
     Any: _JSON,
     bool: st.booleans(),
     list[dict[str, Any]]: st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
-    KVMemoryMeasured: st.deferred(lambda: _messages(KVMemoryMeasured)),
+    PrefixCacheMeasurements: st.deferred(lambda: _messages(PrefixCacheMeasurements)),
     list[SequenceMeasured]: st.lists(st.deferred(lambda: _messages(SequenceMeasured)), max_size=3),
-    list[BatchMeasured]: st.lists(st.deferred(lambda: _messages(BatchMeasured)), max_size=3),
+    list[BatchMeasurements]: st.lists(
+        st.deferred(lambda: _messages(BatchMeasurements)), max_size=3
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from tests.worker.engine_owner import owned_engine
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.virtual_time import Clock
 from worker.link.facts import EngineMeasured, EngineStarted
-from worker.link.orders import LimitMemory
+from worker.link.orders import LimitKVCaches
 from worker.memory.guard import MemoryGuard
 
 GB = 10**9
@@ -58,10 +58,10 @@ class Guarded:
         self.models -= 1
         return self.models >= 0
 
-    def told(self, index: int = 0) -> list[LimitMemory]:
+    def told(self, index: int = 0) -> list[LimitKVCaches]:
         """The orders since it was last asked."""
         engine = self.engines[index]
-        orders = [order for order in engine.orders if isinstance(order, LimitMemory)]
+        orders = [order for order in engine.orders if isinstance(order, LimitKVCaches)]
         assert len(orders) == len(engine.orders)
         engine.orders.clear()
         return orders
@@ -199,7 +199,7 @@ def test_where_no_model_can_go_it_is_asked_again_at_once(clock: Clock) -> None:
 # What engines are told.
 
 
-def _kv_gb(orders: list[LimitMemory]) -> float:
+def _kv_gb(orders: list[LimitKVCaches]) -> float:
     """The only order's limit."""
     (order,) = orders
     assert order.kv_bytes is not None

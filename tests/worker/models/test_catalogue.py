@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.ids import ModelId
-from shared.messages.model_status import LoadPhase, ModelSpeed, ModelState
+from shared.messages.model_status import LoadPhase, ModelPerformance, ModelState
 from shared.settings import ClusterSettings
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from worker.link.orders import LoadModel
-from worker.models.catalogue import Model, ModelCatalogue
+from worker.models.catalogue import Model, WorkerModels
 
 _WAY = st.lists(st.floats(0, 1), min_size=1, max_size=10).map(sorted)
 
 
 def _model(**fields: Any) -> Model:
-    return Model(ModelId("tiny"), ModelSource(path="/models/tiny"), **fields)
+    return Model(ModelId("tiny"), ModelSettings(path="/models/tiny"), **fields)
 
 
 def _seen(model: Model, phase: LoadPhase, way: list[float]) -> list[float]:
@@ -90,16 +90,16 @@ def test_only_a_warm_model_that_nobody_uses_is_idle(
     state: ModelState, active: int, queued: int, idle_s: float | None
 ) -> None:
     model = _model(state=state, used_at=100.0)
-    status = model.status(active=active, queued=queued, now=130.52, speed=ModelSpeed())
+    status = model.status(active=active, queued=queued, now=130.52, speed=ModelPerformance())
     assert (status.state, status.idle_s) == (state, idle_s)
     assert (status.active_requests, status.queued_requests) == (active, queued)
 
 
 def test_a_status_has_what_is_known_of_the_model_and_of_its_source() -> None:
-    source = ModelSource(path="/models/tiny", priority="high", pinned=True)
+    source = ModelSettings(path="/models/tiny", priority="high", pinned=True)
     model = Model(ModelId("tiny"), source, "loading", "downloading", 0.123456, "slow", 789)
     model.max_context_tokens = 512
-    speed = ModelSpeed(step_ms=12.5)
+    speed = ModelPerformance(step_ms=12.5)
     status = model.status(active=0, queued=0, now=0.0, speed=speed)
     assert (status.id, status.priority, status.pinned) == ("tiny", "high", True)
     assert (status.phase, status.progress, status.error) == ("downloading", 0.123, "slow")
@@ -108,7 +108,7 @@ def test_a_status_has_what_is_known_of_the_model_and_of_its_source() -> None:
 
 
 def test_engines_are_told_the_folder_and_what_the_settings_say() -> None:
-    source = ModelSource(path="owner/name", max_context_tokens=99, trust_remote_code=True)
+    source = ModelSettings(path="owner/name", max_context_tokens=99, trust_remote_code=True)
     model = Model(ModelId("alias"), source, folder=Path("/cache/name"))
     order = model.load_order()
     assert order.verdicts_file is not None
@@ -122,7 +122,7 @@ def test_engines_are_told_the_folder_and_what_the_settings_say() -> None:
 
 def _catalogue(**settings: Any) -> dict[str, str]:
     """The path of each model, by its id."""
-    catalogue = ModelCatalogue(ClusterSettings.model_validate(settings))
+    catalogue = WorkerModels(ClusterSettings.model_validate(settings))
     assert all(catalogue[model.id] is catalogue.get(model.id) is model for model in catalogue)
     return {model.id: model.source.path for model in catalogue}
 
@@ -153,7 +153,7 @@ def test_what_is_to_be_warmed_is_there_and_comes_first() -> None:
 
 
 def test_a_model_that_nobody_named_is_not_there() -> None:
-    catalogue = ModelCatalogue(ClusterSettings())
+    catalogue = WorkerModels(ClusterSettings())
     assert catalogue.get(ModelId("none")) is None
     with pytest.raises(KeyError):
         catalogue[ModelId("none")]

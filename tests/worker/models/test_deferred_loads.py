@@ -1,7 +1,7 @@
 """The order in which a restarted engine loads its models again."""
 
 from shared.ids import ModelId
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from worker.models.catalogue import Model
 from worker.models.deferred_loads import SuspectModelReloads
 
@@ -9,7 +9,7 @@ _ENGINE, _OTHER_ENGINE = 0, 1
 
 
 def _models(*names: str) -> list[Model]:
-    return [Model(ModelId(name), ModelSource(path=name), placed={_ENGINE}) for name in names]
+    return [Model(ModelId(name), ModelSettings(path=name), placed={_ENGINE}) for name in names]
 
 
 def _names(models: list[Model]) -> list[str]:

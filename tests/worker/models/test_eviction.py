@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shared.ids import ModelId
 from shared.messages.model_status import ModelState
 from shared.messages.priorities import PRIORITIES, Priority
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from worker.models.catalogue import Model
 from worker.models.eviction import expired, idle_models, victims
 
@@ -24,7 +24,7 @@ def _model(
     pinned: bool = False,
     ttl_s: int | None = None,
 ) -> Model:
-    source = ModelSource(path=f"/models/{name}", priority=priority, pinned=pinned, ttl_s=ttl_s)
+    source = ModelSettings(path=f"/models/{name}", priority=priority, pinned=pinned, ttl_s=ttl_s)
     return Model(ModelId(name), source, state, size_bytes=size, used_at=used_at)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shared.errors import ModelError
 from tests.worker.models.model_folders import safetensors, with_header, write_model
-from worker.models.files import ModelFiles, inspect
+from worker.models.files import ModelFolder, inspect
 
 _WEIGHTS = "model.safetensors"
 
@@ -35,7 +35,7 @@ def test_a_model_that_mlx_wrote_is_whole(tiny_model: Path) -> None:
     weights = mx.load(str(tiny_model / _WEIGHTS))
     assert isinstance(weights, dict)
     in_memory_bytes = sum(array.nbytes for array in weights.values())
-    assert inspect(tiny_model, trust_remote_code=False) == ModelFiles(tiny_model, in_memory_bytes)
+    assert inspect(tiny_model, trust_remote_code=False) == ModelFolder(tiny_model, in_memory_bytes)
 
 
 def test_the_bytes_of_all_shards_are_counted(tmp_path: Path) -> None:

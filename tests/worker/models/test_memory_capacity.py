@@ -6,12 +6,12 @@ import pytest
 
 from shared.errors import ModelError, Unavailable
 from shared.ids import ModelId
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from worker.memory.guard import MemoryGuard
 from worker.memory.limits import affordable_copies
 from worker.models.catalogue import Model
 from worker.models.eviction import idle_models
-from worker.models.memory_capacity import ModelMemory
+from worker.models.memory_capacity import ModelMemoryManager
 
 pytestmark = pytest.mark.anyio
 
@@ -47,8 +47,8 @@ class Memory:
 
 def room(
     memory: Memory, *models: Model, engines: int = 4, allow_fewer_copies: bool = True
-) -> ModelMemory:
-    return ModelMemory(
+) -> ModelMemoryManager:
+    return ModelMemoryManager(
         cast(MemoryGuard, memory),
         engines=range(engines),
         allow_fewer_copies=allow_fewer_copies,
@@ -59,7 +59,7 @@ def room(
 
 
 def of(size_bytes: int, name: str = "m") -> Model:
-    return Model(ModelId(name), ModelSource(path=name), size_bytes=size_bytes)
+    return Model(ModelId(name), ModelSettings(path=name), size_bytes=size_bytes)
 
 
 @pytest.mark.parametrize(

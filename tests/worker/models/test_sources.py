@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from shared.errors import ModelError
 from shared.ids import ModelId
 from shared.settings.base import DEMO_MODEL
-from shared.settings.models import ModelSource
+from shared.settings.models import ModelSettings
 from tests.worker.models.model_folders import write_adapter, write_model
 from worker.models import demo_model
-from worker.models.sources import FoundFiles, find_files, local_folder
+from worker.models.sources import ModelAndAdapterFolders, find_files, local_folder
 
 _ALIAS = ModelId("alias")
 
 
 def _found(path: str, model: ModelId = _ALIAS) -> Path | None:
-    return local_folder(model, ModelSource(path=path))
+    return local_folder(model, ModelSettings(path=path))
 
 
 def _refusal(path: str, model: ModelId = _ALIAS) -> str:
@@ -155,11 +155,13 @@ def test_any_alias_may_be_of_the_demo_model_unless_a_folder_has_its_name(
 # Adapters.
 
 
-async def _files(path: str, fetched: dict[str, Path] | None = None, **source: Any) -> FoundFiles:
+async def _files(
+    path: str, fetched: dict[str, Path] | None = None, **source: Any
+) -> ModelAndAdapterFolders:
     async def fetch(repo: str, revision: str | None) -> Path:
         return (fetched or {})[repo]
 
-    return await find_files(_ALIAS, ModelSource(path=path, **source), fetch)
+    return await find_files(_ALIAS, ModelSettings(path=path, **source), fetch)
 
 
 def _is_same(folder: Path, other: Path) -> bool:
@@ -178,9 +180,11 @@ async def test_a_model_has_the_adapter_that_is_named_from_here_or_from_the_hub(
 ) -> None:
     adapter = write_adapter(tmp_path / "lora")
     fetched = {"owner/lora": adapter, "owner/model": model}
-    assert await _files(str(model)) == FoundFiles(model)
-    assert await _files(str(model), adapter=str(adapter)) == FoundFiles(model, adapter)
-    assert await _files("owner/model", fetched, adapter="owner/lora") == FoundFiles(model, adapter)
+    assert await _files(str(model)) == ModelAndAdapterFolders(model)
+    assert await _files(str(model), adapter=str(adapter)) == ModelAndAdapterFolders(model, adapter)
+    assert await _files("owner/model", fetched, adapter="owner/lora") == ModelAndAdapterFolders(
+        model, adapter
+    )
 
 
 @pytest.mark.anyio
@@ -192,7 +196,9 @@ async def test_an_adapter_alone_stands_for_its_base_model_with_it(
         found = await _files(str(adapter), {"owner/model": model})
         assert _is_same(found.folder, model) and found.adapter == adapter
     adapter = tmp_path / "lora-0"
-    assert await _files("owner/lora", {"owner/lora": adapter}) == FoundFiles(model, adapter)
+    assert await _files("owner/lora", {"owner/lora": adapter}) == ModelAndAdapterFolders(
+        model, adapter
+    )
 
 
 @pytest.mark.anyio

@@ -14,7 +14,7 @@ from shared.errors import SettingsError
 from shared.messages.files import FilesOffer
 from tests.worker.peer_files.offering import Offering
 from worker.peer_files.peer import Peer, PeerDownloadFailed
-from worker.peer_files.rate_limit import RateLimit
+from worker.peer_files.rate_limit import BandwidthLimit
 from worker.peer_files.server import FileServer
 
 CONTENT = bytes(range(256)) * 5000
@@ -208,11 +208,11 @@ def test_the_limit_is_kept_over_all_connections(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(time, "sleep", sleep)
-    limit = RateLimit(1_000_000)
+    limit = BandwidthLimit(1_000_000)
     for _ in range(100):
         limit.wait_for(100_000)
     assert 9.5 < now - 100 < 10.1, "10 MB at 1 MB/s, but for the first quarter of a second"
-    free = RateLimit(None)
+    free = BandwidthLimit(None)
     before = now
     free.wait_for(10**12)
     assert now == before

@@ -3,7 +3,7 @@
 import pytest
 
 from shared import subjects
-from shared.messages.request_events import RequestFailed, RequestFinished, TokensEmitted
+from shared.messages.request_events import AttemptFailed, RequestCompleted, TokensEmitted
 from shared.messages.stream import Chunk, Done
 from shared.messages.stream import decode as decode_stream
 from tests.worker.running_agent import CLIENT, OWNER, RunningAgent, as_json
@@ -154,14 +154,14 @@ async def test_the_owner_hears_of_the_tokens_of_a_request_without_streaming(
     events = whole.events()
     tokens = [t for event in events if isinstance(event, TokensEmitted) for t in event.token_ids]
     assert tokens == done.outputs[0].token_ids
-    assert isinstance(events[-1], RequestFinished)
+    assert isinstance(events[-1], RequestCompleted)
 
 
 async def test_the_owner_hears_of_a_failure_with_its_code(agent: RunningAgent) -> None:
     stream = await agent.start(prompt=[10**6])
     failed = await stream.failed()
     (event,) = stream.events()
-    assert isinstance(event, RequestFailed)
+    assert isinstance(event, AttemptFailed)
     assert (event.code, event.message) == (failed.error.code, failed.error.message)
 
 

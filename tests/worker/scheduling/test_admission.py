@@ -12,12 +12,12 @@ from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.stores import new_store
 from tests.worker.values import MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
-from worker.models.catalogue import ModelCatalogue
+from worker.models.catalogue import WorkerModels
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.admission import Admission
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
-from worker.scheduling.engine_costs import EngineCosts
-from worker.scheduling.model_speeds import ModelSpeeds
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
+from worker.scheduling.engine_costs import EngineCostEstimator
+from worker.scheduling.model_speeds import ModelStatistics
 
 _DEMO = ModelId("demo")
 _MOST = 32
@@ -37,11 +37,11 @@ class Admitting:
             }
         )
         self.engines = [RecordingEngine(index) for index in range(engines)]
-        self.catalogue = ModelCatalogue(settings)
+        self.catalogue = WorkerModels(settings)
         for model in self.catalogue:
             model.engines.update(range(engines))
-        kept = CachedPrefixTracker(MAC, BootId("b"), new_store())
-        costs = EngineCosts(self.engines, ModelSpeeds(self.engines), kept, cores=None)
+        kept = LocalPrefixIndex(MAC, BootId("b"), new_store())
+        costs = EngineCostEstimator(self.engines, ModelStatistics(self.engines), kept, cores=None)
         self.admission = Admission(settings.worker, self.catalogue, self.engines, costs)
         self._numbers = itertools.count(1)
 

@@ -11,7 +11,7 @@ from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, MAC, TINY, active
 from worker.link.facts import Output, SequenceCached, SequenceMeasured
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
 
 LONG = {"role": "system", "content": "x" * 3072}
 USER = {"role": "user", "content": "Hello"}
@@ -20,7 +20,7 @@ USER = {"role": "user", "content": "Hello"}
 class Kept:
     def __init__(self, folder: Path | None = None) -> None:
         self.store = new_store(folder)
-        self.links = CachedPrefixTracker(MAC, BootId("b"), self.store)
+        self.links = LocalPrefixIndex(MAC, BootId("b"), self.store)
 
     def served(self, end: str, tokens: int = 1000, **fields: Any) -> ActiveRequest:
         """A prompt of 900 tokens that was answered."""

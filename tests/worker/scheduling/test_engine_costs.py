@@ -10,9 +10,9 @@ from tests.worker.sessions.stores import new_store
 from tests.worker.values import MAC, TINY, active
 from worker.link.facts import SequenceCached
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.cached_prefixes import CachedPrefixTracker
-from worker.scheduling.engine_costs import EngineCosts
-from worker.scheduling.model_speeds import ModelSpeeds
+from worker.scheduling.cached_prefixes import LocalPrefixIndex
+from worker.scheduling.engine_costs import EngineCostEstimator
+from worker.scheduling.model_speeds import ModelStatistics
 
 LONG = {"role": "system", "content": "x" * 4096}
 OTHER = {"role": "system", "content": "y" * 4096}
@@ -33,9 +33,9 @@ class Engines:
         for engine in self.engines:
             if measured:
                 engine.measures(limits={TINY: 8}, step_ms=25, prefill_tokens_per_s=1000, line=line)
-        self.speeds = ModelSpeeds(self.engines)
-        self.links = CachedPrefixTracker(MAC, BootId("b"), new_store())
-        self.costs = EngineCosts(self.engines, self.speeds, self.links, cores)
+        self.speeds = ModelStatistics(self.engines)
+        self.links = LocalPrefixIndex(MAC, BootId("b"), new_store())
+        self.costs = EngineCostEstimator(self.engines, self.speeds, self.links, cores)
         self._ends = itertools.count()
         self.sequences: Counter[int] = Counter()
 
@@ -118,7 +118,7 @@ def test_before_anything_was_measured_nobody_can_say() -> None:
 
 def test_of_one_engine_nothing_is_to_be_said() -> None:
     two = Engines()
-    alone = EngineCosts(two.engines[:1], two.speeds, two.links, 2)
+    alone = EngineCostEstimator(two.engines[:1], two.speeds, two.links, 2)
     assert alone.of(two.request(LONG, USER)) is None
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shared.ids import ClientName, ModelId
 from worker.engine_process.process import EngineState
-from worker.scheduling.engine_selection import EngineSelection
+from worker.scheduling.engine_selection import EngineSelector
 
 _ALL = {0, 1, 2}
 _TINY, _DEMO = ModelId("tiny"), ModelId("demo")
@@ -17,12 +17,12 @@ class Engine:
     state: EngineState = "running"
 
 
-def _choice(most: int = 4) -> tuple[EngineSelection[Engine], list[Engine]]:
+def _choice(most: int = 4) -> tuple[EngineSelector[Engine], list[Engine]]:
     engines = [Engine(index) for index in range(3)]
-    return EngineSelection(engines, lambda engine, model, urgent: most + urgent), engines
+    return EngineSelector(engines, lambda engine, model, urgent: most + urgent), engines
 
 
-def _chosen(choice: EngineSelection[Engine], holders: set[int], session=None) -> int | None:  # type: ignore[no-untyped-def]
+def _chosen(choice: EngineSelector[Engine], holders: set[int], session=None) -> int | None:  # type: ignore[no-untyped-def]
     engine = choice.choose(_TINY, holders, session)
     return engine.index if engine else None
 

@@ -3,12 +3,12 @@
 import pytest
 
 from shared.ids import ModelId
-from shared.messages.model_status import ModelSpeed
-from shared.settings.models import ModelSource
+from shared.messages.model_status import ModelPerformance
+from shared.settings.models import ModelSettings
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.values import TINY
 from worker.models.catalogue import Model
-from worker.scheduling.model_speeds import ModelSpeeds
+from worker.scheduling.model_speeds import ModelStatistics
 
 _DEMO = ModelId("demo")
 
@@ -18,11 +18,11 @@ class Serving:
 
     def __init__(self, engines: int = 1) -> None:
         self.engines = [RecordingEngine(index) for index in range(engines)]
-        self.model = Model(TINY, ModelSource(path="/models/tiny"), engines=set(range(engines)))
-        self.speeds = ModelSpeeds(self.engines)
+        self.model = Model(TINY, ModelSettings(path="/models/tiny"), engines=set(range(engines)))
+        self.speeds = ModelStatistics(self.engines)
 
     @property
-    def now(self) -> ModelSpeed:
+    def now(self) -> ModelPerformance:
         return self.speeds.of(self.model)
 
     def prompts(self, *sizes: tuple[int, int, int]) -> None:
@@ -34,7 +34,7 @@ class Serving:
 
 
 def test_of_what_was_never_measured_nothing_is_known() -> None:
-    assert Serving().now == ModelSpeed(answer_tokens=100)
+    assert Serving().now == ModelPerformance(answer_tokens=100)
 
 
 # What engines measured.
@@ -125,5 +125,5 @@ def test_models_are_told_apart() -> None:
     worker = Serving()
     worker.prompts((400, 100, 50))
     worker.speeds.answered(TINY, 100)
-    other = Model(_DEMO, ModelSource(path="/models/demo"))
-    assert worker.speeds.of(other) == ModelSpeed(answer_tokens=100)
+    other = Model(_DEMO, ModelSettings(path="/models/demo"))
+    assert worker.speeds.of(other) == ModelPerformance(answer_tokens=100)

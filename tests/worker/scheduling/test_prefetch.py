@@ -12,7 +12,7 @@ from tests.worker.test_giving_back import Scheduled
 from tests.worker.values import CLIENT, TINY
 from tests.worker.virtual_time import Clock
 from worker.link.facts import Output, StepCompleted
-from worker.link.orders import CancelPrefetch, Order, Prefetch, Submit
+from worker.link.orders import CancelPrefixPrefetch, Order, Prefetch, Submit
 from worker.requests.active_request import ActiveRequest
 
 
@@ -21,7 +21,7 @@ def told_in(given: Sequence[Order]) -> list[int]:
     return [
         order.order.sequence if isinstance(order, Prefetch) else -order.sequence
         for order in given
-        if isinstance(order, Prefetch | CancelPrefetch)
+        if isinstance(order, Prefetch | CancelPrefixPrefetch)
     ]
 
 
@@ -155,7 +155,7 @@ def test_who_is_cancelled_is_forgotten(
 ) -> None:
     worker = Serving(tiny_model, monkeypatch)
     assert worker.scheduler.cancel(worker.request("waiting").key, 0, silent=silent)
-    assert worker.orders == [CancelPrefetch(worker.sequence)]
+    assert worker.orders == [CancelPrefixPrefetch(worker.sequence)]
 
 
 @pytest.mark.parametrize("requeued", [False, True])
@@ -168,7 +168,7 @@ def test_who_waits_too_long_is_forgotten(
     worker = Serving(tiny_model, monkeypatch, max_wait_ms=max_wait_ms, timeout_ms=timeout_ms)
     clock.now += 6
     worker.scheduler.tick()
-    assert worker.orders == [CancelPrefetch(worker.sequence)]
+    assert worker.orders == [CancelPrefixPrefetch(worker.sequence)]
 
 
 def test_who_has_its_turn_is_submitted_and_not_forgotten(

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from shared.ids import ModelId
-from shared.messages.model_status import ModelSpeed
+from shared.messages.model_status import ModelPerformance
 from tests.worker.values import MAC, OWNER, TINY, active, dispatched
 from worker.link.facts import Output
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.prefill_backlog import prefill_ms
 
-_SPEED = ModelSpeed(prefill_tokens_per_s=1000, bytes_per_token=4, prefill_share=0.5)
+_SPEED = ModelPerformance(prefill_tokens_per_s=1000, bytes_per_token=4, prefill_share=0.5)
 
 
 def _waiting(tokens: int, **fields: Any) -> ActiveRequest:
@@ -26,7 +26,7 @@ def _running(tokens: int, *, engine: int = 0, **fields: Any) -> ActiveRequest:
     return request
 
 
-def _ms(*requests: ActiveRequest, engines: int = 1, speed: ModelSpeed = _SPEED) -> float:
+def _ms(*requests: ActiveRequest, engines: int = 1, speed: ModelPerformance = _SPEED) -> float:
     return prefill_ms(range(engines), requests, {TINY: speed})
 
 
@@ -39,7 +39,7 @@ def test_without_requests_nothing_is_to_be_done() -> None:
 
 def test_of_one_that_waits_as_much_is_expected_to_be_kept_as_of_others() -> None:
     assert _ms(_waiting(800)) == 400
-    assert _ms(_waiting(800), speed=ModelSpeed(prefill_tokens_per_s=1000)) == 800
+    assert _ms(_waiting(800), speed=ModelPerformance(prefill_tokens_per_s=1000)) == 800
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_tokens_of_a_text_that_waits_are_told_from_its_bytes(fields: dict[str, A
 
 
 def test_before_a_prompt_was_counted_tokens_are_taken_for_those_of_english() -> None:
-    unknown = ModelSpeed(prefill_tokens_per_s=1000)
+    unknown = ModelPerformance(prefill_tokens_per_s=1000)
     assert _ms(active(prompt="x" * 4000), speed=unknown) == 1000
 
 
@@ -98,7 +98,7 @@ def test_what_is_only_counted_is_not_computed() -> None:
 
 
 def test_a_model_whose_speed_nobody_knows_counts_for_nothing() -> None:
-    assert _ms(_waiting(800), speed=ModelSpeed()) == 0
+    assert _ms(_waiting(800), speed=ModelPerformance()) == 0
 
 
 # Several.
@@ -118,7 +118,7 @@ def test_those_who_wait_are_shared_out_evenly() -> None:
 def test_each_model_has_its_own_speed() -> None:
     demo = ModelId("demo")
     dispatch = dispatched(prompt=[1] * 800).model_copy(update={"model": demo})
-    speeds = {TINY: _SPEED, demo: ModelSpeed(prefill_tokens_per_s=100)}
+    speeds = {TINY: _SPEED, demo: ModelPerformance(prefill_tokens_per_s=100)}
     requests = [_waiting(800), ActiveRequest(dispatch, OWNER, MAC, [1])]
     assert prefill_ms([0], requests, speeds) == 400 + 8000
 

@@ -14,7 +14,7 @@ from shared.codec import decode, encode
 from shared.ids import ModelId
 from shared.messages.dispatch import DispatchBatch, DispatchReply
 from shared.messages.priorities import Priority
-from shared.messages.request_events import RequestFinished
+from shared.messages.request_events import RequestCompleted
 from tests.models import CONTEXT_TOKENS
 from tests.processes import RunningNats
 from tests.worker.running_agent import LIMIT_S, RunningAgent, as_json, running_agent
@@ -125,7 +125,7 @@ async def test_what_waits_is_served_by_priority_and_first_in_first_out(
     streams = [narrow.stream(dispatch) for dispatch in dispatches]
     for stream in streams:
         await stream.done()
-    finished = [e for e in narrow.wire.events() if isinstance(e, RequestFinished)]
+    finished = [e for e in narrow.wire.events() if isinstance(e, RequestCompleted)]
     served = [event.request_id for event in finished[-4:]]
     assert served == [dispatches[number].request_id for number in (0, 2, 3, 1)]
 

@@ -11,7 +11,7 @@ from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, active
 from tests.worker.virtual_time import Clock
 from worker.link.facts import Output, SequenceCached, SequenceMeasured, ToolCallPiece
-from worker.link.orders import DropSequence, Order, TrackSequence
+from worker.link.orders import EvictCachedSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest, call_id
 from worker.sessions.store import SessionStore
 
@@ -133,7 +133,7 @@ def test_an_engine_follows_the_last_text_of_a_session() -> None:
     assert orders == [(0, TrackSequence("bb"))]
     assert store.status(KEY).own_bytes == 0, "a new engine has to say what it has"
     store.forget(KEY)
-    assert orders[1:] == [(0, DropSequence("bb"))]
+    assert orders[1:] == [(0, EvictCachedSequence("bb"))]
     with pytest.raises(RequestError) as error:
         store.forget(KEY)
     assert error.value.code == "unknown_session"
@@ -151,7 +151,7 @@ def test_two_sessions_may_have_the_same_text() -> None:
     assert orders == [(0, TrackSequence("aa", pinned=True)), (0, TrackSequence("aa", pinned=False))]
     assert store.status((CLIENT, "t")).own_bytes == 5
     store.forget((CLIENT, "t"))
-    assert orders[2:] == [(0, DropSequence("aa"))]
+    assert orders[2:] == [(0, EvictCachedSequence("aa"))]
 
 
 def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_client_may_have_so_many_bytes_and_no_more() -> None:
         turn(store, session, end=end)
         store.on_measured(0, [measured(end, 400_000)])
     assert [status.id for status in store.listing()] == ["c", "b"]
-    assert orders == [(0, DropSequence("aa"))]
+    assert orders == [(0, EvictCachedSequence("aa"))]
     store.on_measured(0, [measured("cc", 2_000_000)])
     assert [status.id for status in store.listing()] == ["c"], "the one in use stays"
 

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from shared import subjects
-from shared.bus import Bus, BusMessage
+from shared.bus import Bus, IncomingMessage
 from shared.clock import boottime_s
 from shared.codec import decode
 from shared.ids import BootId, ControllerId
 from shared.inboxes import PROBE_INTERVAL_S
-from shared.messages.request_events import RequestEvent, RequestEvents, RequestFinished
+from shared.messages.request_events import RequestCompleted, RequestEvent, RequestEvents
 from shared.messages.stream import (
     ChoiceOutput,
     Chunk,
@@ -27,8 +27,8 @@ from shared.messages.stream import decode as decode_stream
 from tests.processes import MAX_PAYLOAD_BYTES
 from tests.worker.values import CLIENT, MAC, OWNER, active
 from worker.requests.active_request import ActiveRequest
-from worker.streams.publisher import ClientMessage, PublishBatch, StreamPublisher
-from worker.streams.stream_lease import StreamLease
+from worker.streams.publisher import OutgoingBatch, OutgoingMessage, StreamPublisher
+from worker.streams.stream_lease import PublishLease
 
 pytestmark = pytest.mark.anyio
 
@@ -53,8 +53,8 @@ class Publishing:
     def __init__(self, bus: Bus, check_streams: CheckStreams) -> None:
         self.clock = Clock()
         self.missed: asyncio.Queue[str] = asyncio.Queue()
-        self.arrived: list[BusMessage] = []
-        self.lease = StreamLease(_LEASE_S, self.clock)
+        self.arrived: list[IncomingMessage] = []
+        self.lease = PublishLease(_LEASE_S, self.clock)
         self.lease.restore(bus.connections)
         self.publisher = StreamPublisher(
             bus, MAC, BootId("b1"), self.lease,
@@ -68,9 +68,9 @@ class Publishing:
         await self._bus.subscribe(subject, self._take)
         return subject
 
-    async def say(self, *client_messages: ClientMessage) -> None:
+    async def say(self, *client_messages: OutgoingMessage) -> None:
         """Send the messages of one step, and return when they have arrived."""
-        self.publisher.put(PublishBatch(client_messages=list(client_messages)))
+        self.publisher.put(OutgoingBatch(client_messages=list(client_messages)))
         await self.publisher.drain(_LIMIT_S)
         for _ in range(2):  # callbacks of several subscriptions may overtake each other a little
             await self._bus.flush(timeout_s=_LIMIT_S)
@@ -88,7 +88,7 @@ class Publishing:
         """Of each message that came, whether it was a probe."""
         return [bool(message.reply) for message in self.arrived]
 
-    async def _take(self, message: BusMessage) -> None:
+    async def _take(self, message: IncomingMessage) -> None:
         self.arrived.append(message)
 
 
@@ -110,20 +110,20 @@ async def publishing(
             await running
 
 
-def said(request: ActiveRequest, *, index: int = 0, size: int = 1) -> ClientMessage:
+def said(request: ActiveRequest, *, index: int = 0, size: int = 1) -> OutgoingMessage:
     """A chunk of one token with a text of that size."""
     output = ChoiceOutput(0, index, [7], "x" * size)
     message = Chunk(request.dispatch.request_id, 0, MAC, output)
-    return ClientMessage(request, message, tuple(request.inboxes))
+    return OutgoingMessage(request, message, tuple(request.inboxes))
 
 
-def whole(request: ActiveRequest, *, size: int = 1) -> ClientMessage:
+def whole(request: ActiveRequest, *, size: int = 1) -> OutgoingMessage:
     """The end of a request without streaming."""
     output = ChoiceOutput(0, 0, [7], "x" * size, finish_reason="stop")
     message = Done(
         request.dispatch.request_id, 0, MAC, Usage(1, 0, 1), Timings(0, 0, 0, 0), (output,)
     )
-    return ClientMessage(request, message, tuple(request.inboxes))
+    return OutgoingMessage(request, message, tuple(request.inboxes))
 
 
 # The order.
@@ -133,7 +133,7 @@ async def test_the_owners_hear_of_a_step_in_one_message_each_before_any_client(b
     async with publishing(bus) as here:
         order: list[str] = []
 
-        async def note(message: BusMessage) -> None:
+        async def note(message: IncomingMessage) -> None:
             order.append(message.subject)
             if message.subject == subjects.request_event(OWNER):
                 body = decode(RequestEvents, message.payload)
@@ -143,10 +143,10 @@ async def test_the_owners_hear_of_a_step_in_one_message_each_before_any_client(b
         await bus.subscribe("mlx.event.>", note)
         requests = [active(name, f"mlx.event.inbox.{name}") for name in ("r1", "r2")]
         events: list[tuple[ControllerId, RequestEvent]] = [
-            (OWNER, RequestFinished(request_id=r.dispatch.request_id, client=CLIENT, attempt=0))
+            (OWNER, RequestCompleted(request_id=r.dispatch.request_id, client=CLIENT, attempt=0))
             for r in requests
         ]
-        here.publisher.put(PublishBatch(events, [said(request) for request in requests]))
+        here.publisher.put(OutgoingBatch(events, [said(request) for request in requests]))
         await here.publisher.drain(_LIMIT_S)
         await bus.flush(timeout_s=_LIMIT_S)
         assert order == [subjects.request_event(OWNER), "mlx.event.inbox.r1", "mlx.event.inbox.r2"]
@@ -206,7 +206,7 @@ async def test_now_and_then_a_chunk_or_status_is_a_probe(bus: Bus) -> None:
         await here.say(said(request, index=1), said(request, index=2))
         here.clock.ahead_s += PROBE_INTERVAL_S
         status = Status(request.dispatch.request_id, 0, MAC, "running")
-        await here.say(ClientMessage(request, status, tuple(request.inboxes)))
+        await here.say(OutgoingMessage(request, status, tuple(request.inboxes)))
         assert here.probes() == [False, True, False, True]
         assert here.missed.empty()
 

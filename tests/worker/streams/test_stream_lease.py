@@ -1,17 +1,17 @@
 """A worker's right to write into its streams, with a clock in hand."""
 
 from tests.worker.virtual_time import Clock
-from worker.streams.stream_lease import StreamLease
+from worker.streams.stream_lease import PublishLease
 
 
-def held(clock: Clock, connection: int = 1) -> StreamLease:
-    lease = StreamLease(3.0, clock)
+def held(clock: Clock, connection: int = 1) -> PublishLease:
+    lease = PublishLease(3.0, clock)
     lease.restore(connection)
     return lease
 
 
 def test_nobody_has_it_before_the_streams_were_checked() -> None:
-    lease = StreamLease(3.0, Clock())
+    lease = PublishLease(3.0, Clock())
     assert not lease.is_valid(1)
     lease.renew(1000.0, 1)
     assert not lease.is_valid(1)
@@ -66,7 +66,7 @@ def test_a_new_connection_ends_it_and_a_heartbeat_on_that_does_not_renew_it() ->
 
 
 def test_the_clock_of_a_real_one_goes_on() -> None:
-    lease = StreamLease(3.0)
+    lease = PublishLease(3.0)
     before = lease.now()
     lease.restore(1)
     assert lease.is_valid(1)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
 from worker.answer.reader import Reading, TextReader
 from worker.grammar.lark import Rules
 
@@ -45,14 +45,18 @@ class ToolFormat(Protocol):
         ...
 
     def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         """Add the grammar of a section and return the name of its rule. With `parallel` a section
         may have several calls. The tools' `parameters` are enforced unchanged."""
         ...
 
     def read_section(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
     ) -> Reading[None]:
         """Read a section, its opening included.
 

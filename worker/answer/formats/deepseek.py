@@ -3,15 +3,15 @@ with values, each marked as a string or not."""
 
 from typing import ClassVar
 
-from worker.answer.formats.named_json import NamedJsonFormat
-from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.named_json import NameThenJsonFormat
+from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tags import Tags
 
 _CALL, _NAMED = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _DSML = "｜DSML｜"
 
 
-class DeepSeekV3Format(NamedJsonFormat):
+class DeepSeekV3Format(NameThenJsonFormat):
     """Each call has the type `function`, and its arguments are a code block."""
 
     name: ClassVar[str] = "deepseek_v3"
@@ -24,7 +24,7 @@ class DeepSeekV3Format(NamedJsonFormat):
     openings: ClassVar[tuple[str, ...]] = (open,)
 
 
-class DeepSeekV31Format(NamedJsonFormat):
+class DeepSeekV31Format(NameThenJsonFormat):
     """A call is a name and JSON."""
 
     name: ClassVar[str] = "deepseek_v31"
@@ -37,7 +37,7 @@ class DeepSeekV31Format(NamedJsonFormat):
     openings: ClassVar[tuple[str, ...]] = (open,)
 
 
-class DeepSeekDsmlFormat(TaggedFormat):
+class DeepSeekDsmlFormat(TaggedValuesFormat):
     """A section of one call or more: `function_calls` in V3.2, `tool_calls` in V4."""
 
     name: ClassVar[str] = "deepseek_dsml"

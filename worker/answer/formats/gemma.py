@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import marker
-from worker.answer.formats.value_rules import ValueRules
+from worker.answer.formats.value_rules import ValueGrammar
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.schema_types import escaped, resolve
 from worker.grammar.lark import Rules, literal, one_of
@@ -21,7 +21,7 @@ _SCALAR = re.compile(r"[-+.0-9A-Za-z]+")
 _MAX_DEPTH = 64
 
 
-class _GemmaRules(ValueRules):
+class _GemmaRules(ValueGrammar):
     """Unquoted keys, strings between marks.
 
     Args:
@@ -71,7 +71,7 @@ class GemmaFormat:
         yield from reader.expect(*(f"{name}{{" for name in names))
 
     def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         quote = marker(control, self.quote)
         is_token = control.encode(self.quote) != self.quote
@@ -87,7 +87,11 @@ class GemmaFormat:
         return rules.add("section", f'{opening} "call:" {one_of(calls)} {closing}')
 
     def read_section(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
     ) -> Reading[None]:
         yield from reader.expect(*control.forms(self.open))
         yield from reader.skip_space()
@@ -113,7 +117,7 @@ class FunctionGemmaFormat(GemmaFormat):
 
 
 def _read_object(
-    reader: TextReader, calls: CallWriter, quote: Sequence[str], depth: int
+    reader: TextReader, calls: CallDeltaBuilder, quote: Sequence[str], depth: int
 ) -> Reading[None]:
     yield from reader.expect("{")
     calls.write("{")
@@ -133,7 +137,7 @@ def _read_object(
 
 
 def _read_list(
-    reader: TextReader, calls: CallWriter, quote: Sequence[str], depth: int
+    reader: TextReader, calls: CallDeltaBuilder, quote: Sequence[str], depth: int
 ) -> Reading[None]:
     yield from reader.expect("[")
     calls.write("[")
@@ -156,7 +160,7 @@ def _read_comma(reader: TextReader, close: str) -> Reading[None]:
 
 
 def _read_value(
-    reader: TextReader, calls: CallWriter, quote: Sequence[str], depth: int
+    reader: TextReader, calls: CallDeltaBuilder, quote: Sequence[str], depth: int
 ) -> Reading[None]:
     if depth == 0:
         raise BrokenCall(f"it is nested deeper than {_MAX_DEPTH}")

@@ -3,11 +3,11 @@
 
 from typing import ClassVar
 
-from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tags import Tags
 
 
-class GlmFormat(TaggedFormat):
+class GlmFormat(TaggedValuesFormat):
     """A section is one call. GLM 4.5 and 4.6 write each part on its own line, 4.7 does not."""
 
     name: ClassVar[str] = "glm"

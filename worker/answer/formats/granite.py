@@ -3,7 +3,7 @@ opening of Granite 3.1 is `<tool_call>`."""
 
 from typing import ClassVar
 
-from worker.answer.control import ControlTokens
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.json_list import JsonListFormat
 
 _OPEN, _CLOSE = "<|tool_call|>", "<|/tool_call|>"
@@ -17,5 +17,5 @@ class GraniteFormat(JsonListFormat):
     openings: ClassVar[tuple[str, ...]] = (_OPEN, "<tool_call>")
     closing: ClassVar[str] = _CLOSE
 
-    def closes(self, control: ControlTokens) -> bool:
+    def closes(self, control: ControlTokenCodec) -> bool:
         return control.encode(_CLOSE) != _CLOSE  # only Phi-4-mini has this token

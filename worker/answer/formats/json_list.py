@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from worker.answer.calls import CallWriter, read_json_calls, read_json_head
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder, read_json_calls, read_json_head
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import (
     SPACE,
@@ -40,7 +40,7 @@ class JsonListFormat:
         yield from read_json_head(reader, names, name_key=self.name_key, before=self.before)
 
     def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         call = call_schema(tools, self.arguments_key, name_key=self.name_key, before=self.before)
         calls = add_json(rules, "calls", call_list_schema(call, parallel=parallel))
@@ -49,7 +49,11 @@ class JsonListFormat:
         return rules.add("section", f"{opening} {SPACE} {calls} {closing}")
 
     def read_section(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
     ) -> Reading[None]:
         openings = [form for each in self.openings for form in control.forms(each)]
         yield from reader.expect(*openings)
@@ -64,6 +68,6 @@ class JsonListFormat:
         if not is_token or (yield from reader.peek()):  # the token itself may end the answer
             yield from reader.expect(*control.forms(self.closing))
 
-    def closes(self, control: ControlTokens) -> bool:
+    def closes(self, control: ControlTokenCodec) -> bool:
         """Whether a model with these control tokens writes the closing marker."""
         return bool(self.closing)

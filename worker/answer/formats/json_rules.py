@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from worker.answer.control import ControlTokens
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.grammar.lark import Rules, literal, token
 from worker.grammar.schemas import rebased, with_options
@@ -12,7 +12,7 @@ SPACE = r"/[ \n]{1,8}/?"
 _NO_PROPERTIES: Mapping[str, Any] = {}
 
 
-def marker(control: ControlTokens, text: str) -> str:
+def marker(control: ControlTokenCodec, text: str) -> str:
     """Return a rule body for a marker, in which control tokens are token ids."""
     return " ".join(
         token(part) if isinstance(part, int) else literal(part) for part in control.token_ids(text)

@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
-from worker.answer.formats.named_json import NamedJsonFormat
+from worker.answer.formats.named_json import NameThenJsonFormat
 from worker.grammar.lark import literal
 
 _PREFIX = "functions."
 
 
-class KimiFormat(NamedJsonFormat):
+class KimiFormat(NameThenJsonFormat):
     """The number counts the calls of the conversation."""
 
     name: ClassVar[str] = "kimi_k2"

@@ -4,9 +4,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
-from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
+from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tags import Tags
 from worker.answer.reader import Reading, TextReader
 
@@ -16,7 +16,7 @@ TOKENS = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
 _JSON, _JSON_END = '<|open|>json type="object"<|sep|>', "<|close|>json<|sep|>"
 
 
-class KimiK3Format(TaggedFormat):
+class KimiK3Format(TaggedValuesFormat):
     """A section is one call or more, numbered within the section."""
 
     name: ClassVar[str] = "kimi_k3"
@@ -51,7 +51,11 @@ class KimiK3Format(TaggedFormat):
         return encoded.replace("&quot;", '"').replace("&amp;", "&")
 
     def read_arguments(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, end: Sequence[str]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        end: Sequence[str],
     ) -> Reading[bool]:
         """Read a block of JSON."""
         yield from reader.skip_space()

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter, read_json_call, read_json_head
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder, read_json_call, read_json_head
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marker
 from worker.answer.reader import Reading, TextReader
@@ -24,14 +24,18 @@ class LlamaFormat:
         yield from read_json_head(reader, names)
 
     def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         call = add_json(rules, "call", call_schema(tools, "parameters"))
         others = f'(";" {SPACE} {call})*' if parallel else ""
         return rules.add("section", f"({marker(control, _OPEN)})? {SPACE} {call} {others}")
 
     def read_section(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
     ) -> Reading[None]:
         yield from reader.expect(*control.forms(_OPEN), "")
         while True:

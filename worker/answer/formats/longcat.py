@@ -4,13 +4,13 @@ of 2026), or with a JSON object like Hermes's (LongCat-Flash-Chat)."""
 from typing import ClassVar
 
 from worker.answer.formats.hermes import HermesFormat
-from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tags import Tags
 
 _OPEN, _CLOSE = "<longcat_tool_call>", "</longcat_tool_call>"
 
 
-class LongcatFormat(TaggedFormat):
+class LongcatFormat(TaggedValuesFormat):
     """A section is one call."""
 
     name: ClassVar[str] = "longcat"

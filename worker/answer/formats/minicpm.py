@@ -4,12 +4,12 @@ escapes in XML is in `<![CDATA[...]]>`."""
 from collections.abc import Collection
 from typing import ClassVar
 
-from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tags import Tags
 from worker.answer.reader import Reading, TextReader
 
 
-class MiniCpm5Format(TaggedFormat):
+class MiniCpm5Format(TaggedValuesFormat):
     """A section is one call."""
 
     name: ClassVar[str] = "minicpm5"

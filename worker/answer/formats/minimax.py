@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tags import Tags
 
 
-class MiniMaxFormat(TaggedFormat):
+class MiniMaxFormat(TaggedValuesFormat):
     """A section is one call or more."""
 
     name: ClassVar[str] = "minimax_m2"

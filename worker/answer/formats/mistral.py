@@ -4,8 +4,8 @@ import re
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter, read_json_calls
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder, read_json_calls
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_list import JsonListFormat
 from worker.answer.formats.json_rules import SPACE, add_json, marker
@@ -24,7 +24,11 @@ class MistralFormat(JsonListFormat):
     openings: ClassVar[tuple[str, ...]] = (_OPEN,)
 
     def read_section(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
     ) -> Reading[None]:
         yield from reader.expect(*control.forms(_OPEN))
         yield from reader.skip_space()
@@ -44,7 +48,7 @@ class MistralArgsFormat(MistralFormat):
         yield from reader.expect(*(f"{name}{end}" for name in names for end in (_ARGUMENTS, _ID)))
 
     def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         arguments = marker(control, _ARGUMENTS)
         calls = [
@@ -55,7 +59,9 @@ class MistralArgsFormat(MistralFormat):
         return rules.add("section", f"{marker(control, _OPEN)} {SPACE} {one_of(calls)}")
 
 
-def _read_named(reader: TextReader, calls: CallWriter, control: ControlTokens) -> Reading[None]:
+def _read_named(
+    reader: TextReader, calls: CallDeltaBuilder, control: ControlTokenCodec
+) -> Reading[None]:
     calls.begin((yield from reader.match(_NAME, "a name")))
     yield from reader.skip_space()
     call_id, arguments = control.forms(_ID), control.forms(_ARGUMENTS)

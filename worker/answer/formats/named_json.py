@@ -4,8 +4,8 @@ import re
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.reader import Reading, TextReader
@@ -14,7 +14,7 @@ from worker.grammar.lark import Rules, literal, one_of
 _NAME = re.compile(r"[^\s<\ufdd0-\ufdef]+")
 
 
-class NamedJsonFormat:
+class NameThenJsonFormat:
     """A section is one call or more:
 
         {open} {call}NAME{arguments}JSON{call_end} ... {close}
@@ -36,7 +36,7 @@ class NamedJsonFormat:
         yield from reader.expect(*map(self.call_head, names))
 
     def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         arguments, end = marker(control, self.arguments), marker(control, self.call_end)
         calls = [
@@ -52,7 +52,11 @@ class NamedJsonFormat:
         )
 
     def read_section(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
     ) -> Reading[None]:
         call, close = control.forms(self.call), control.forms(self.close)
         yield from reader.expect(*control.forms(self.open))

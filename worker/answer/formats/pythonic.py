@@ -5,12 +5,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.formats.pythonic_values import read_arguments
-from worker.answer.formats.value_rules import ValueRules
+from worker.answer.formats.value_rules import ValueGrammar
 from worker.answer.reader import Reading, TextReader
 from worker.answer.schema_types import resolve
 from worker.grammar.lark import Rules, literal, one_of
@@ -38,7 +38,7 @@ class Lfm2Format:
         yield from reader.expect(*(f"{name}(" for name in names))
 
     def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         calls = []
         for number, tool in enumerate(tools):
@@ -53,7 +53,11 @@ class Lfm2Format:
         return rules.add("section", f'{opening} {SPACE} "[" {call} {others} "]" {SPACE} {closing}')
 
     def read_section(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
     ) -> Reading[None]:
         yield from reader.expect(*control.forms(_OPEN))
         yield from reader.skip_space()
@@ -75,7 +79,7 @@ def _keyword(name: str) -> str:
     return literal(f"{name}=")
 
 
-class _PythonRules(ValueRules):
+class _PythonRules(ValueGrammar):
     """Values in Python's notation; also JSON's words, which templates write within objects."""
 
     comma: ClassVar[str] = "/, ?/"

@@ -5,11 +5,11 @@ tag."""
 from dataclasses import replace
 from typing import ClassVar
 
-from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tags import Tags
 
 
-class QwenXmlFormat(TaggedFormat):
+class QwenXmlFormat(TaggedValuesFormat):
     """A section is one call; its outer tags are optional."""
 
     name: ClassVar[str] = "qwen3_coder"
@@ -27,7 +27,7 @@ class QwenXmlFormat(TaggedFormat):
     openings: ClassVar[tuple[str, ...]] = tags.openings
 
 
-class SeedFormat(TaggedFormat):
+class SeedFormat(TaggedValuesFormat):
     """A section is one call; values have no line breaks around them."""
 
     name: ClassVar[str] = "seed_oss"

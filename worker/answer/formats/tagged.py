@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
-from worker.answer.calls import CallWriter
-from worker.answer.control import ControlTokens
+from worker.answer.calls import CallDeltaBuilder
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
-from worker.answer.formats.tagged_rules import TaggedRules
+from worker.answer.formats.tagged_rules import TaggedValueGrammar
 from worker.answer.formats.tags import Tags
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.schema_types import (
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _TYPE = re.compile(r"[a-z]+")
 
 
-class TaggedFormat:
+class TaggedValuesFormat:
     """Base class of these formats, which differ in their `tags`."""
 
     tags: ClassVar[Tags]
@@ -43,14 +43,18 @@ class TaggedFormat:
         yield from reader.expect(*(f"{name}{each}" for name in names for each in behind))
 
     def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
-        return TaggedRules(rules, control, self.tags, self.encode_name).section(
+        return TaggedValueGrammar(rules, control, self.tags, self.encode_name).section(
             tools, parallel=parallel
         )
 
     def read_section(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
     ) -> Reading[None]:
         tags = self.tags
         closings = {
@@ -82,7 +86,11 @@ class TaggedFormat:
         return encoded
 
     def read_arguments(
-        self, reader: TextReader, calls: CallWriter, control: ControlTokens, end: Sequence[str]
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        end: Sequence[str],
     ) -> Reading[bool]:
         """Read arguments in an alternative notation, and the `end` of the call; returns whether the
         call has this notation."""
@@ -92,8 +100,8 @@ class TaggedFormat:
     def _read_call(
         self,
         reader: TextReader,
-        calls: CallWriter,
-        control: ControlTokens,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
         tools: Sequence[Tool],
         end: Sequence[str],
     ) -> Reading[None]:
@@ -112,8 +120,8 @@ class TaggedFormat:
     def _read_parameters(
         self,
         reader: TextReader,
-        calls: CallWriter,
-        control: ControlTokens,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
         schema: dict[str, Any],
         end: Sequence[str],
     ) -> Reading[None]:
@@ -141,8 +149,8 @@ class TaggedFormat:
     def _read_value(
         self,
         reader: TextReader,
-        calls: CallWriter,
-        control: ControlTokens,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
         types: frozenset[str],
         follows: Sequence[str],
     ) -> Reading[None]:

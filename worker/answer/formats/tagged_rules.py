@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from worker.answer.control import ControlTokens
+from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.formats.tags import Tags
@@ -16,7 +16,7 @@ from worker.grammar.schemas import rebased
 _ANY_KEY = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 
 
-class TaggedRules:
+class TaggedValueGrammar:
     """Adds rules for sections of one format.
 
     Args:
@@ -24,7 +24,11 @@ class TaggedRules:
     """
 
     def __init__(
-        self, rules: Rules, control: ControlTokens, tags: Tags, encode_name: Callable[[str], str]
+        self,
+        rules: Rules,
+        control: ControlTokenCodec,
+        tags: Tags,
+        encode_name: Callable[[str], str],
     ) -> None:
         self._rules = rules
         self._control = control

@@ -15,7 +15,7 @@ _NUMBERS = (
 _MAX_DEPTH = 32
 
 
-class ValueRules(ABC):
+class ValueGrammar(ABC):
     """Adds rules for the values of one schema. The abstract methods return rule bodies.
 
     Args:

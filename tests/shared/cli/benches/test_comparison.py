@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from shared.cli.benches.comparison import BenchLoad, RunStatistics, Spread
+from shared.cli.benches.comparison import AnswerStatistics, BenchLoad, Spread
 from tests.shared.cli.benches.values import LOAD, comparison
 
 
@@ -28,7 +28,7 @@ def test_the_restart_comes_after_half_of_the_turns(
 
 def test_figures_are_sums_of_tokens_and_spreads_of_times() -> None:
     found = comparison()
-    assert found.without_memory.turn(3) == RunStatistics(
+    assert found.without_memory.turn(3) == AnswerStatistics(
         2600, 2600, Spread(1.5, 1.0, 2.0), Spread(3.0, 2.0, 4.0)
     )
     assert found.with_memory.turn(3).computed_tokens == 200

@@ -7,8 +7,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from shared.cli.views.frame import FrameData, allocate_rows, frame
-from shared.cli.views.history import RejectionCounts
+from shared.cli.views.frame import TopFrameData, allocate_rows, frame
+from shared.cli.views.history import OverloadCounts
 from shared.messages.worker_report import WorkerReport
 from tests.shared.cli.reports import (
     ALL,
@@ -35,9 +35,9 @@ STATES = {
 }
 
 
-def look(*workers: WorkerReport, **changes: object) -> FrameData:
+def look(*workers: WorkerReport, **changes: object) -> TopFrameData:
     speeds = {worker.id: [None, 1.0, 2.0] * 20 for worker in workers}
-    return FrameData(cluster(*workers), speeds, **changes)  # type: ignore[arg-type]
+    return TopFrameData(cluster(*workers), speeds, **changes)  # type: ignore[arg-type]
 
 
 def printed(lines: list[Text], width: int) -> list[str]:
@@ -91,7 +91,7 @@ def test_markup_from_outside_is_shown_as_it_is() -> None:
 
 def test_what_came_in_the_last_interval_stands_in_brackets() -> None:
     text = "\n".join(
-        line.plain for line in frame(look(OVERLOADED, new_counts=RejectionCounts(3)), 80)
+        line.plain for line in frame(look(OVERLOADED, new_counts=OverloadCounts(3)), 80)
     )
     assert "rejected 47 (+3)  dropped 5  promoted 17" in text
 

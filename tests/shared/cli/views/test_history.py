@@ -1,20 +1,20 @@
 """What `cluster top` remembers."""
 
-from shared.cli.views.history import MINUTE_S, History, RejectionCounts, rejection_counts
+from shared.cli.views.history import MINUTE_S, History, OverloadCounts, rejection_counts
 from shared.ids import WorkerId
-from shared.messages.worker_report import LevelStatus, QueueStatus, WorkerReport
+from shared.messages.worker_report import QueuePriorityStatus, QueueStatus, WorkerReport
 from tests.shared.cli.reports import OVERLOADED, PRESSED, worker
 
 MAC = WorkerId("mac-1")
 
 
 def rejecting(number: int, boot_id: str = "b1") -> WorkerReport:
-    queue = QueueStatus(levels={"low": LevelStatus(rejected=number)})
+    queue = QueueStatus(levels={"low": QueuePriorityStatus(rejected=number)})
     return worker(boot_id=boot_id, queue=queue)
 
 
 def test_refusals_of_all_priorities_and_workers_add_up() -> None:
-    assert rejection_counts([OVERLOADED, PRESSED]) == RejectionCounts(
+    assert rejection_counts([OVERLOADED, PRESSED]) == OverloadCounts(
         47, 5, 17, evicted=2, refused=7
     )
 
@@ -22,7 +22,7 @@ def test_refusals_of_all_priorities_and_workers_add_up() -> None:
 def test_the_first_look_brings_no_news() -> None:
     history = History(1)
     history.observe([rejecting(5)], now=100)
-    assert history.new_counts == RejectionCounts()
+    assert history.new_counts == OverloadCounts()
 
 
 def test_news_are_what_came_since_the_look_before() -> None:
