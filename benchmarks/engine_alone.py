@@ -21,7 +21,7 @@ from shared.settings.worker import (
 from worker.link.activity import new_activity_file
 from worker.link.facts import EngineMeasured, Fact, ModelLoaded, SequenceRejected, StepCompleted
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
-from worker.link.orders import Cancel, LoadModel, Sampling, Submit
+from worker.link.orders import CancelSequence, LoadModel, Sampling, SubmitSequence
 
 _MODEL = ModelId("model")
 F = TypeVar("F", bound=Fact)
@@ -86,13 +86,13 @@ class EngineAlone:
 
         Args:
             prompt: token ids, or what a user says.
-            fields: others of `Submit`.
+            fields: others of `SubmitSequence`.
         """
         number = next(self._numbers)
         said = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else None
         ids = None if isinstance(prompt, str) else list(prompt)
         how = how or sampling()
-        order = Submit(number, _MODEL, said, None, ids, max_tokens, [], [], how, **fields)
+        order = SubmitSequence(number, _MODEL, said, None, ids, max_tokens, [], [], how, **fields)
         self._socket.sendall(encode_frame(order))
         return number
 
@@ -127,7 +127,7 @@ class EngineAlone:
     def cancel_all(self, sequences: Sequence[int]) -> None:
         """Cancel sequences, and return when the engine has nothing more of them to send."""
         for sequence in sequences:
-            self._socket.sendall(encode_frame(Cancel(sequence)))
+            self._socket.sendall(encode_frame(CancelSequence(sequence)))
         (marker,) = (self.submit([1], 1),)
         while all(output.sequence != marker for output in self.wait_for(StepCompleted).outputs):
             pass

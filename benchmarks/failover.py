@@ -41,7 +41,7 @@ from shared.client import Cluster
 from shared.codec import decode
 from shared.errors import BusError, ClusterError, DecodeError
 from shared.ids import ClientName, SkillName
-from shared.messages.health import ClusterHealth, Leader
+from shared.messages.health import ClusterHealth, LeaderInfo
 from shared.settings.nats import NatsSettings
 
 CONTROLLERS = ("c-1", "c-2", "c-3")
@@ -239,7 +239,7 @@ class Bench:
             return decode(ClusterHealth, answer.payload)
         return None
 
-    async def leader(self, after: int = 0) -> Leader:
+    async def leader(self, after: int = 0) -> LeaderInfo:
         """Who leads, in a term after this one."""
         async with asyncio.timeout(_LIMIT_S):
             while True:

@@ -11,14 +11,14 @@ from benchmarks.engine_alone import sampling
 from shared.ids import ModelId
 from worker.engine.cache_blocks import BlockCodec
 from worker.engine.caches import Cache
-from worker.engine.kv_memory import KVMemory, PrefixCacheConfig
+from worker.engine.kv_memory import KVBlockStore, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PendingPrefill, PrefillBatch, PrefillRow
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block_tree import NO_MATCH
 from worker.kv_memory.file_threads import Result
-from worker.link.orders import Submit
+from worker.link.orders import SubmitSequence
 
 _BLOCK_TOKENS = 256
 _CHUNK_TOKENS = 512
@@ -43,7 +43,7 @@ class KeptPrompts:
         settings = PrefixCacheConfig(
             block_tokens=_BLOCK_TOKENS, path=folder, disk_bytes=_DISK_BYTES, bits=bits
         )
-        self._memory = KVMemory(settings, self._results.put)
+        self._memory = KVBlockStore(settings, self._results.put)
         self._cache = PrefixCache(self._memory, model.layout, model.fingerprint)
         self._model = model
         self.memory_bytes = 0
@@ -111,7 +111,7 @@ class KeptPrompts:
 
 def prefilled(model: LoadedModel, ids: list[int], room: int) -> PrefillBatch:
     """All tokens but the last, in a cache with room for more."""
-    order = Submit(0, ModelId("model"), None, None, ids, room, [], [], sampling())
+    order = SubmitSequence(0, ModelId("model"), None, None, ids, room, [], [], sampling())
     pending = PendingPrefill(PreparedSequence(order, ids, room), 0.0, 0.0, 0.0)
     cache = model.layout.new_cache(1, len(ids) - 1 + room)
     job = PrefillBatch(model.network, model.layout, [PrefillRow(pending)], cache)

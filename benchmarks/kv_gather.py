@@ -52,7 +52,7 @@ def _compare(network: Any, count: int, repeats: int) -> dict[str, Any]:
     import mlx.core as mx
     import numpy as np
 
-    from worker.engine.cache_blocks import Arrays, BlockCodec, RowPrefix
+    from worker.engine.cache_blocks import BlockArrays, BlockCodec, RowPrefix
     from worker.engine.caches import CacheLayout, evaluate
     from worker.engine.gather import as_piece
 
@@ -66,7 +66,7 @@ def _compare(network: Any, count: int, repeats: int) -> dict[str, Any]:
             for heads, dim, dtype in shapes
         ]
         mx.eval(arrays)
-        blocks.append(Arrays([as_piece(array) for array in arrays]))
+        blocks.append(BlockArrays([as_piece(array) for array in arrays]))
     tokens = count * _BLOCK_TOKENS
     whole = evaluated = codec.restored([RowPrefix(blocks)], tokens, tokens)
     evaluate(whole)

@@ -32,8 +32,8 @@ from benchmarks.measures import percentiles_ms, print_table, save, spread
 from shared.access.certificates import new_authority, new_server
 from shared.messages.files import FilesOffer
 from tests.worker.peer_files.offering import Offering
-from worker.models.blob import Blob
-from worker.models.hub import HubFile, Listing
+from worker.models.blob import BlobDownload
+from worker.models.hub import HubFile, HubListing
 from worker.peer_files.peer import Peer
 
 _REPO = "owner/model"
@@ -140,8 +140,8 @@ async def _lateness_ms(pipe: Connection) -> float:
 
 def _fetch(folder: Path, file: HubFile, offer: FilesOffer) -> None:
     taking = Path(tempfile.mkdtemp(dir=folder))
-    listing = Listing(_REPO, "0" * 40, (file.name,), (file,))
-    blob = Blob(file, listing, taking, taking / "lock")
+    listing = HubListing(_REPO, "0" * 40, (file.name,), (file,))
+    blob = BlobDownload(file, listing, taking, taking / "lock")
     blob.use_peers([Peer(offer)], print)
     blob.fetch()
     assert blob.bytes_by_source == {offer.worker: file.size_bytes}

@@ -7,7 +7,7 @@ from random import Random
 from benchmarks.routing_load import Prompts
 from benchmarks.simulated_fleet import report, skills
 from controller.dispatch.query_builder import route_query_of
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.requests.request import TrackedRequest
 from controller.routing import RouteQuery, policy_named, select_worker
 from shared.ids import ClientName, ModelId, RequestId, WorkerId
@@ -40,7 +40,7 @@ class _Kept:
 def decision_us(workers: int) -> dict[str, float]:
     """Microseconds of CPU a request: to say what it needs, its prompt's links included, and to
     choose one of so many workers, which keep what such requests left there."""
-    registry, kept, drawn = Registry(3.0), _Kept(), Random(1)
+    registry, kept, drawn = NodeRegistry(3.0), _Kept(), Random(1)
     for number in range(workers):
         registry.on_worker_event(WorkerEvent(type="joined", worker=report(number)), 0.0)
     requests = _requests()

@@ -25,7 +25,7 @@ from shared.service import StopSignal, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
 from shared.settings.worker import WorkerSettings
-from worker.agent.agent import Agent
+from worker.agent.agent import WorkerAgent
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.prefill_speed import PrefillCost
 from worker.engine_process.process import EngineProcess
@@ -35,12 +35,12 @@ from worker.link.facts import (
     EngineStarted,
     Fact,
     ModelLoaded,
-    Output,
     PrefillAdvanced,
     PrefillStarted,
+    SequenceOutput,
     StepCompleted,
 )
-from worker.link.orders import Cancel, LoadModel, Order, Submit
+from worker.link.orders import CancelSequence, LoadModel, Order, SubmitSequence
 
 MODEL = ModelId("simulated")
 SKILLS = {SkillName("chat"): [MODEL]}
@@ -96,11 +96,11 @@ class _Sequence:
     answer_tokens: int
     made: int = 0
 
-    def next_output(self) -> Output:
+    def next_output(self) -> SequenceOutput:
         self.made += 1
         ended = self.made == self.answer_tokens
         index = self.made - 1
-        return Output(self.id, index, [index], TOKEN_TEXT, "length" if ended else None)
+        return SequenceOutput(self.id, index, [index], TOKEN_TEXT, "length" if ended else None)
 
 
 class SimulatedEngine(EngineProcess):
@@ -179,13 +179,13 @@ class SimulatedEngine(EngineProcess):
                 )
                 self._loaded = True
                 await self._tell(ModelLoaded(order.model, _CONTEXT_TOKENS, 0, []))
-            case Submit():
+            case SubmitSequence():
                 tokens = _prompt_tokens(order)
                 self._waiting.append(
                     _Sequence(order.sequence, tokens, tokens, order.max_tokens or 1)
                 )
                 await self._tell(PrefillStarted(order.sequence, tokens))
-            case Cancel():
+            case CancelSequence():
                 await self._cancel(order.sequence)
             case _:
                 pass  # nothing is kept, unloaded or limited here
@@ -197,7 +197,9 @@ class SimulatedEngine(EngineProcess):
                 self._waiting = deque(each for each in self._waiting if each is not sequence)
                 self._rows = [row for row in self._rows if row is not sequence]
                 self._begun = None if self._begun is sequence else self._begun
-                await self._tell(StepCompleted([Output(id, sequence.made, [], "", "cancelled")]))
+                await self._tell(
+                    StepCompleted([SequenceOutput(id, sequence.made, [], "", "cancelled")])
+                )
 
     # The device.
 
@@ -278,14 +280,14 @@ class SimulatedEngine(EngineProcess):
             await asyncio.sleep(_MEASURE_S)
 
 
-def _prompt_tokens(order: Submit) -> int:
+def _prompt_tokens(order: SubmitSequence) -> int:
     if order.token_ids is not None:
         return len(order.token_ids)
     texts = [each["content"] for each in order.messages or []] or [order.text or ""]
     return max(1, round(sum(map(utf8_bytes, texts)) / BYTES_PER_TOKEN))
 
 
-class SimulatedWorker(Agent):
+class SimulatedWorker(WorkerAgent):
     """A worker with one simulated engine."""
 
     def __init__(

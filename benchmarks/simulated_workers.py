@@ -20,17 +20,17 @@ from shared import subjects
 from shared.bus import Bus, IncomingMessage
 from shared.codec import decode, encode
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.control import Claimed, ClaimWorker, ControlReply
+from shared.messages.control import ClaimReport, ClaimWorker, ControlReply
 from shared.messages.dispatch import DispatchBatch, DispatchReply, DispatchResult
 from shared.messages.events import EventType, WorkerEvent
 from shared.messages.model_status import ModelStatus
 from shared.messages.request_events import RequestEvent, RequestEvents
-from shared.messages.stream import Done, StreamMessage, encode_multiplexed
+from shared.messages.stream import DoneMessage, StreamMessage, encode_multiplexed
 from shared.messages.stream import encode as encode_stream
 from shared.messages.worker_report import WorkerReport
 from shared.settings.nats import NatsSettings
 from shared.version import VERSION
-from worker.link.facts import Output
+from worker.link.facts import SequenceOutput
 from worker.requests.active_request import ActiveRequest
 from worker.requests.leader_events import finished_event, tokens_emitted
 
@@ -73,7 +73,7 @@ class SimulatedWorker:
 
     async def _on_claim(self, message: IncomingMessage) -> None:
         self._term = decode(ClaimWorker, message.payload).term or 0
-        claimed = Claimed(term=self._term)
+        claimed = ClaimReport(term=self._term)
         reply = ControlReply(worker=self._id, boot_id=_BOOT, ok=True, claimed=claimed)
         await self._bus.publish(message.reply, encode(reply))
 
@@ -123,7 +123,7 @@ class SimulatedWorker:
                 if (emitted := tokens_emitted(request, choice, output)) is not None:
                     events[request.owner].append(emitted)
                 for message in messages:
-                    if isinstance(message, Done):
+                    if isinstance(message, DoneMessage):
                         events[request.owner].append(finished_event(request))
                     for inbox in request.inboxes:
                         if request.multiplex:
@@ -138,11 +138,11 @@ class SimulatedWorker:
         for inbox, message in own:
             await self._bus.publish(inbox, encode_stream(message))
 
-    def _output(self, request: ActiveRequest, sequence: int, index: int) -> Output:
+    def _output(self, request: ActiveRequest, sequence: int, index: int) -> SequenceOutput:
         """The next token, or at once all."""
         asked = request.dispatch.request.max_tokens or 1
         tokens = 1 if self._steps_per_s else asked
-        return Output(
+        return SequenceOutput(
             sequence,
             index,
             list(range(index, index + tokens)),

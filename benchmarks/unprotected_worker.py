@@ -4,7 +4,7 @@ For `benchmarks.protection` alone; what it leaves out is what another worker nee
 """
 
 from shared.messages.request_events import TokensEmitted
-from worker.link.facts import Output
+from worker.link.facts import SequenceOutput
 from worker.main import main
 from worker.requests.active_request import ActiveRequest
 from worker.requests.choice import ActiveChoice
@@ -13,7 +13,7 @@ from worker.scheduling import step_results
 
 
 def _first_tokens_emitted(
-    request: ActiveRequest, choice: ActiveChoice, output: Output
+    request: ActiveRequest, choice: ActiveChoice, output: SequenceOutput
 ) -> TokensEmitted | None:
     return tokens_emitted(request, choice, output) if output.index == 0 else None
 

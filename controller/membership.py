@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 from controller.fleet.link_monitor import LinkMonitor
 from controller.fleet.liveness_probes import Boot, LivenessProbes
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
-from controller.fleet.registry import Registry, WorkerGone
-from controller.intake.request_handler import RequestHandler
+from controller.fleet.registry import NodeRegistry, WorkerGone
+from controller.intake.request_handler import ClientMessageHandler
 from controller.leader.election import LeaderElection
-from controller.leader.leader import Leader
+from controller.leader.leader import LeaderService
 from controller.requests.events import WorkerReported
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _NO_SUBSCRIBER = "its alive subject has no subscriber"
 
 
-class Membership:
+class MembershipMonitor:
     """
     Args:
         leader: returns the leader here while this controller leads, else None.
@@ -38,12 +38,12 @@ class Membership:
         failover: FailoverSettings,
         bus: Bus,
         controller: ControllerId,
-        registry: Registry,
+        registry: NodeRegistry,
         link: LinkMonitor,
         prefixes: PrefixCacheIndex,
         leadership: LeaderElection,
-        handler: RequestHandler,
-        leader: Callable[[], Leader | None],
+        handler: ClientMessageHandler,
+        leader: Callable[[], LeaderService | None],
         *,
         silence_limit_s: float,
     ) -> None:

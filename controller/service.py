@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 from controller.fleet.link_monitor import LinkMonitor
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
-from controller.fleet.registry import Registry
-from controller.intake.request_handler import RequestHandler
+from controller.fleet.registry import NodeRegistry
+from controller.intake.request_handler import ClientMessageHandler
 from controller.leader.election import LeaderElection, LeaseBackend
-from controller.leader.leader import Leader
+from controller.leader.leader import LeaderService
 from controller.leader.peers import ControllerQueries
 from controller.leader.transfer import receive_transfer, send_to_successor
 from controller.lifecycle.machine import RequestStateMachine
-from controller.membership import Membership
+from controller.membership import MembershipMonitor
 from controller.metrics_server import serving_metrics
 from controller.requests.events import EndRequests, ShutdownBegan, WorkerReported
 from controller.requests.metrics import ControllerMetrics
@@ -29,7 +29,7 @@ from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import BusLogHandler
 from shared.messages.controller_report import ControllerReport, ControllerState
 from shared.messages.dispatch import Dispatch
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.changes import Effect, SettingDifference, changes, effect_on_controller
@@ -81,7 +81,7 @@ class Controller:
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
         silence_limit_s = self._interval_s * failover.missed_heartbeats
-        self._registry = Registry(silence_limit_s, settings.controller.circuit_breaker)
+        self._registry = NodeRegistry(silence_limit_s, settings.controller.circuit_breaker)
         self._link = LinkMonitor(bus)
         self._prefixes = PrefixCacheIndex(bus, self._registry)
         self._metrics = ControllerMetrics(self._registry)
@@ -97,7 +97,7 @@ class Controller:
             probe_interval_s=failover.probe_interval_ms / 1000,
             takes_over=failover.enabled,
         )
-        self._leader: Leader | None = None
+        self._leader: LeaderService | None = None
         self._applied_role: object = None
         self._load = load
         self._rollout_runner = RolloutRunner(
@@ -123,8 +123,10 @@ class Controller:
             skills=settings.skills,
             heartbeat_interval_s=self._interval_s,
         )
-        self._handler = RequestHandler(settings, bus, controller_id, self._status.cluster_health)
-        self._membership = Membership(
+        self._handler = ClientMessageHandler(
+            settings, bus, controller_id, self._status.cluster_health
+        )
+        self._membership = MembershipMonitor(
             failover,
             bus,
             controller_id,
@@ -281,7 +283,7 @@ class Controller:
             now=now,
             settled_at=self._started_at + _SETTLING_HEARTBEATS * self._interval_s,
         )
-        self._leader = Leader(self._bus, self.id, machine, self._leadership, self._link)
+        self._leader = LeaderService(self._bus, self.id, machine, self._leadership, self._link)
         await self._leader.open()
         for view in self._registry.workers:
             self._leader.handle(WorkerReported(view.id))
@@ -318,7 +320,7 @@ class Controller:
         if not standbys:
             await self._handler.stop_accepting()
             await self._within(_DRAIN_S, leader.until_idle(), stop)
-            error = StreamError.of("draining", f"controller {self.id} shut down")
+            error = ErrorDetails.of("draining", f"controller {self.id} shut down")
             leader.handle(EndRequests(None, error))
             await self._flush()
             await self._leadership.resign()

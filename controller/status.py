@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.leader.election import LeaderElection
 from controller.lifecycle.machine import RequestStateMachine
 from controller.requests.metrics import ControllerMetrics
@@ -19,7 +19,7 @@ from shared.ids import BootId, ControllerId, ModelId, SkillName
 from shared.messages.controller_report import ControllerReport, ControllerState
 from shared.messages.events import ControllerEvent, EventType
 from shared.messages.health import ClusterHealth, ControllerHealth
-from shared.messages.health import Leader as LeaderInfo
+from shared.messages.health import LeaderInfo as LeaderInfo
 from shared.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class ControllerReporter:
         bus: Bus,
         controller: ControllerId,
         boot_id: BootId,
-        registry: Registry,
+        registry: NodeRegistry,
         metrics: ControllerMetrics,
         leadership: LeaderElection,
         rollout_runner: RolloutRunner,

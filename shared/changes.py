@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Changes:
+class ChangeNotifier:
     """Code that changes the state calls `notify`, which makes each waiter check its condition."""
 
     def __init__(self) -> None:

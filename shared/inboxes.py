@@ -24,7 +24,7 @@ class _Subscriber:
     missed_since: float | None = None
 
 
-class Inboxes:
+class StreamSubscribers:
     """The inboxes of one stream."""
 
     def __init__(self, inboxes: Sequence[str], now: float) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import orjson
 from nats.aio.subscription import Subscription
 
-from shared.bus.client import Client
+from shared.bus.client import PatchedNatsClient
 from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client, connect_options
 from tests.faults.asks import Ask
@@ -30,7 +30,7 @@ class RawStream:
 class RawClient:
     """Publishes requests. It neither repeats nor repairs anything."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: PatchedNatsClient) -> None:
         self.nats = client
 
     async def ask(self, ask: Ask) -> RawStream:
@@ -55,9 +55,9 @@ class RawClient:
 
 
 @asynccontextmanager
-async def plain_client(settings: NatsSettings) -> AsyncIterator[Client]:
+async def plain_client(settings: NatsSettings) -> AsyncIterator[PatchedNatsClient]:
     """A connection that comes back whenever the server does."""
-    client = Client()
+    client = PatchedNatsClient()
     await client.connect(
         **(connect_options(settings) | {"reconnect_time_wait": 0.1}),
         max_reconnect_attempts=-1,

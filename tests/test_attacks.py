@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.access.membership import Membership, read_token
+from shared.access.membership import MemberCredentials, read_token
 from shared.client import Cluster, connect
 from shared.errors import StreamFailed
 from tests.access.members import nats_of
@@ -52,7 +52,7 @@ def scene(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @asynccontextmanager
-async def client(scene: Scene, member: Membership) -> AsyncIterator[Cluster]:
+async def client(scene: Scene, member: MemberCredentials) -> AsyncIterator[Cluster]:
     async with connect(nats_of(member, scene.folder), client=member.name) as cluster:
         yield cluster
 

@@ -89,16 +89,16 @@ def test_bytes_are_a_request_or_an_error_that_says_why_not(random: Random) -> No
     assert claimed is None or 0 < len(claimed) <= 128
 
 
-_SUBMIT = orders.Submit(
+_SUBMIT = orders.SubmitSequence(
     1, ModelId("tiny"), [{"role": "user", "content": "x"}], None, None, 5, ["a"], [7], GREEDY
 )
-_OUTPUT = facts.Output(1, 0, [5, 6], "ab", "stop", [{"token_id": 5, "logprob": -0.5}])
+_OUTPUT = facts.SequenceOutput(1, 0, [5, 6], "ab", "stop", [{"token_id": 5, "logprob": -0.5}])
 LINK_MESSAGES: list[Any] = [
     [type(message).__name__, asdict(message)]
     for message in (
         _SUBMIT,
         orders.LoadModel(ModelId("tiny"), "/models/tiny"),
-        orders.Cancel(1),
+        orders.CancelSequence(1),
         orders.Stop(),
         facts.EngineStarted("CPU", "cpu", "OpenBLAS", 1, 2**35, {"mlx": "0.32.0"}),
         facts.ModelLoading(ModelId("tiny"), 0.5),
@@ -108,8 +108,8 @@ LINK_MESSAGES: list[Any] = [
         facts.StepCompleted([_OUTPUT, _OUTPUT]),
         facts.EngineMeasured(1, 2, 3, 4, 5, 6, 7.5),
         facts.SequencePreempted(3),
-        orders.Prefetch(_SUBMIT),
-        facts.SequencesMeasured([facts.SequenceMeasured("aa", 1, 2, 3, 4, 5)]),
+        orders.PrefetchPrefix(_SUBMIT),
+        facts.CachedSequencesMeasured([facts.CachedSequenceMeasurements("aa", 1, 2, 3, 4, 5)]),
     )
 ]
 _LINK_KINDS = (*get_args(orders.Order), *get_args(facts.Fact))
@@ -141,18 +141,20 @@ def test_a_header_of_another_size_is_a_decode_error(header: bytes) -> None:
 
 _ORIGIN = (RequestId("r"), 0, WorkerId("w"))
 _CHOICE = stream.ChoiceOutput(0, 3, [7, 8], "ab", [{"token_id": 7}], "stop", "because", [{}])
-_DONE = stream.Done(*_ORIGIN, stream.Usage(1, 0, 2), stream.Timings(1, 2, 3, 4), (_CHOICE,))
-_TWO = stream.Done(*_ORIGIN, stream.Usage(1, 0, 2), stream.Timings(1, 2, 3, 4), (_CHOICE, _CHOICE))
-_ERROR = stream.StreamError("queue_full", "full", "n", True, 5)
-_FAILED = stream.Failed(*_ORIGIN, _ERROR)
+_DONE = stream.DoneMessage(*_ORIGIN, stream.Usage(1, 0, 2), stream.Timings(1, 2, 3, 4), (_CHOICE,))
+_TWO = stream.DoneMessage(
+    *_ORIGIN, stream.Usage(1, 0, 2), stream.Timings(1, 2, 3, 4), (_CHOICE, _CHOICE)
+)
+_ERROR = stream.ErrorDetails("queue_full", "full", "n", True, 5)
+_FAILED = stream.FailedMessage(*_ORIGIN, _ERROR)
 _FAILED_CHOICE = stream.ChoiceOutput(1, 0, [], "", finish_reason="error", error=_ERROR)
 STREAM_MESSAGES: list[Any] = [
     stream.to_dict(message)
     for message in (
-        stream.Status(*_ORIGIN, "accepted", 0.5, 5),
-        stream.Status(*_ORIGIN, "queued", reason="leader_change"),
-        stream.Chunk(*_ORIGIN, _CHOICE),
-        stream.Chunk(*_ORIGIN, _FAILED_CHOICE),
+        stream.StatusMessage(*_ORIGIN, "accepted", 0.5, 5),
+        stream.StatusMessage(*_ORIGIN, "queued", reason="leader_change"),
+        stream.ChunkMessage(*_ORIGIN, _CHOICE),
+        stream.ChunkMessage(*_ORIGIN, _FAILED_CHOICE),
         _DONE,
         _TWO,
         _FAILED,

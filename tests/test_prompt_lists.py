@@ -13,7 +13,7 @@ from shared import subjects
 from shared.client import Cluster, Completion, connect
 from shared.ids import WorkerId
 from shared.messages.dispatch import choice_seed
-from shared.messages.health import Leader
+from shared.messages.health import LeaderInfo
 from shared.messages.stream import ChoiceOutput
 from tests.access.roles import as_client, as_tester
 from tests.asking import Answer, Asker
@@ -60,7 +60,7 @@ async def warm_everywhere(cluster: Cluster) -> str:
             await asyncio.sleep(0.05)
 
 
-async def dispatch(asker: Asker, worker: str, seed: int, leader: Leader, **body: Any) -> Answer:
+async def dispatch(asker: Asker, worker: str, seed: int, leader: LeaderInfo, **body: Any) -> Answer:
     """Have a worker answer, in the name of the leader, with a seed of 64 bits."""
     answer = Answer()
     inbox = asker.client.new_inbox()

@@ -35,8 +35,8 @@ from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
 from shared.settings.ignored import ignored_settings
 from shared.settings.rolled_out import RolledOutVersion
-from worker.agent.agent import Agent
-from worker.agent.configuration import Configuration
+from worker.agent.agent import WorkerAgent
+from worker.agent.configuration import RolledOutConfiguration
 from worker.agent.engine_plan import engine_plan
 from worker.agent.identity import stable_worker_id
 from worker.host.machine import available_cores, this_machine
@@ -129,7 +129,7 @@ def main(
             machine=lambda settings: this_machine(identity, settings.worker.labels),
         )
 
-    configuration = Configuration(identity, own.nats.servers, load)
+    configuration = RolledOutConfiguration(identity, own.nats.servers, load)
     settings = configuration.begin()
     logs = set_up_logging(settings.logging, "worker", identity)
     for key in ignored_settings(settings):
@@ -149,7 +149,7 @@ async def _serve(
     settings: ClusterSettings,
     identity: WorkerId,
     logs: BusLogHandler,
-    configuration: Configuration,
+    configuration: RolledOutConfiguration,
     stop: StopSignal,
 ) -> int:
     restart = False
@@ -157,7 +157,7 @@ async def _serve(
     async def work(bus: Bus) -> None:
         nonlocal restart
         await _check_name(bus, identity)
-        restart = await Agent(settings, bus, identity, logs, configuration).run(stop)
+        restart = await WorkerAgent(settings, bus, identity, logs, configuration).run(stop)
 
     status = await run_on_bus(stop, settings.nats, "worker", identity, work)
     return _RESTART_STATUS if restart else status

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controller.dispatch.dispatch_batching import PAUSE_S, DispatchBatchTarget, DispatchHoldTimer
-from controller.requests.deadlines import Deadlines
+from controller.requests.deadlines import DeadlineHeap
 from controller.requests.instructions import SendDispatches
-from controller.requests.metrics import Totals
+from controller.requests.metrics import DispatchCounts
 from controller.requests.request import TrackedRequest
 from controller.routing import TEMPORARY
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.dispatch import DispatchReply, Refusal, encode_batch
+from shared.messages.dispatch import DispatchRejection, DispatchReply, encode_batch
 from shared.messages.worker_report import WorkerReport
 from shared.settings.controller import DispatchSettings
 
@@ -35,7 +35,7 @@ class DispatchOutcome:
 
     request: TrackedRequest
     attempt: int
-    refusal: Refusal | None
+    refusal: DispatchRejection | None
     boot_id: BootId | None = None
     unknown: bool = False
 
@@ -96,7 +96,7 @@ class DispatchQueue:
         term: int,
         settings: DispatchSettings,
         max_bytes: int,
-        totals: Totals,
+        totals: DispatchCounts,
     ) -> None:
         self._controller = controller
         self._term = term
@@ -104,7 +104,7 @@ class DispatchQueue:
         self._workers: dict[tuple[WorkerId, BootId], _Worker] = {}
         self._held: dict[TrackedRequest, _Lane] = {}
         self._sent: dict[int, _Sent] = {}
-        self._due: Deadlines[_Lane | int] = Deadlines()
+        self._due: DeadlineHeap[_Lane | int] = DeadlineHeap()
         self.max_bytes = max_bytes
         self._totals = totals
         self._numbers = itertools.count(1)
@@ -160,7 +160,7 @@ class DispatchQueue:
             else:
                 worker = self._sent[due].worker
                 message = f"worker {worker.id} does not answer"
-                refusal = Refusal(code="worker_lost", message=message)
+                refusal = DispatchRejection(code="worker_lost", message=message)
                 unanswered += self._fail_unanswered(due, refusal)
         return messages, unanswered
 
@@ -178,11 +178,13 @@ class DispatchQueue:
         worker = sent.worker
         if reply is None:
             message = f"worker {worker.id} does not listen"
-            return self._settle(number, Refusal(code="worker_lost", message=message))
+            return self._settle(number, DispatchRejection(code="worker_lost", message=message))
         if len(reply.results) != len(sent.entries):
             counts = f"{len(reply.results)} results for {len(sent.entries)} dispatches"
             message = f"worker {worker.id} answered {counts}"
-            return self._fail_unanswered(number, Refusal(code="internal_error", message=message))
+            return self._fail_unanswered(
+                number, DispatchRejection(code="internal_error", message=message)
+            )
         worker.target.answered(sent.sent_at - sent.entries[0].held_at, now - sent.sent_at)
         self._close(number)
         outcomes = []
@@ -198,7 +200,7 @@ class DispatchQueue:
         worker = self._workers.pop((id, boot_id), None)
         if worker is None:
             return []
-        refusal = Refusal(code="worker_lost", message=f"worker {id} is gone")
+        refusal = DispatchRejection(code="worker_lost", message=f"worker {id} is gone")
         outcomes = [
             each for number in list(worker.sent) for each in self._fail_unanswered(number, refusal)
         ]
@@ -259,11 +261,11 @@ class DispatchQueue:
         payload = encode_batch(self._controller, self._term, [entry.body for entry in entries])
         return SendDispatches(worker.id, number, payload)
 
-    def _fail_unanswered(self, number: int, refusal: Refusal) -> list[DispatchOutcome]:
+    def _fail_unanswered(self, number: int, refusal: DispatchRejection) -> list[DispatchOutcome]:
         return self._settle(number, refusal, unknown=True)
 
     def _settle(
-        self, number: int, refusal: Refusal, *, unknown: bool = False
+        self, number: int, refusal: DispatchRejection, *, unknown: bool = False
     ) -> list[DispatchOutcome]:
         return [
             DispatchOutcome(entry.request, entry.attempt, refusal, unknown=unknown)

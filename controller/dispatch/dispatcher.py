@@ -12,11 +12,11 @@ from controller.dispatch.dispatch_queue import DispatchOutcome, DispatchQueue
 from controller.dispatch.retry_schedule import RetrySchedule
 from controller.dispatch.router import Router, all_rejected, is_temporary, waiting_kind
 from controller.dispatch.wait_queue import WaitQueue
-from controller.fleet.placement import Placement
+from controller.fleet.placement import DispatchAttempt
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.requests.client_messages import accepted_status
-from controller.requests.instructions import Instructions
+from controller.requests.instructions import InstructionList
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import WORKER_FAULTS, TrackedRequest, WorkerRejection
 from controller.requests.transitions import Trigger
@@ -24,7 +24,7 @@ from controller.routing import NoRoute, most_relevant_reason
 from shared.errors import ERROR_CODES, ClusterError, is_retryable
 from shared.ids import BootId, WorkerId
 from shared.messages.request_events import TokensEmitted
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from shared.settings import ClusterSettings
 
 _MAX_CRASHES_PER_REQUEST = 2
@@ -54,12 +54,12 @@ class Dispatcher:
     def __init__(
         self,
         settings: ClusterSettings,
-        registry: Registry,
+        registry: NodeRegistry,
         prefixes: PrefixCacheIndex,
         metrics: ControllerMetrics,
         router: Router,
         queue: DispatchQueue,
-        instructions: Instructions,
+        instructions: InstructionList,
         rng: Callable[[], float],
         fire: TriggerHandler,
         *,
@@ -123,7 +123,9 @@ class Dispatcher:
         except NoRoute as error:
             return error
         prefill_ms = decision.chosen.ttft.prefill_ms
-        placement = Placement(decision.worker, prefill_ms, now, choices=request.contents.choices)
+        placement = DispatchAttempt(
+            decision.worker, prefill_ms, now, choices=request.contents.choices
+        )
         if request.contents.debug:
             request.route = self.router.route(request, query, decision)
         request.offer(decision, placement)
@@ -173,7 +175,7 @@ class Dispatcher:
         if request.rejected:  # the other workers are ineligible
             reason = most_relevant_reason([all_rejected(request), error])
         # The failure of the last attempt says more than the lack of another worker.
-        end = request.last_error or StreamError.from_exception(reason)
+        end = request.last_error or ErrorDetails.from_exception(reason)
         self._fire(request, "end_requested", end)
 
     def retry_waiting(self) -> None:
@@ -247,13 +249,13 @@ class Dispatcher:
 
     # After a failure.
 
-    def retry(self, request: TrackedRequest, error: StreamError) -> None:
+    def retry(self, request: TrackedRequest, error: ErrorDetails) -> None:
         """Start another attempt after a failed one, which continues the answer; end the request if
         no further attempt is allowed."""
         now = self._out.now
         if request.crashes >= _MAX_CRASHES_PER_REQUEST:
             code = "request_crashes_engine"
-            error = StreamError.of(code, ERROR_CODES[code].meaning)
+            error = ErrorDetails.of(code, ERROR_CODES[code].meaning)
         delay_s = self._delay_s(request, error)
         if now >= request.deadline:
             error = request.deadline_exceeded()
@@ -262,7 +264,7 @@ class Dispatcher:
             return
         self._fire(request, "end_requested", error)
 
-    def _back_off(self, request: TrackedRequest, error: StreamError, delay_s: float) -> None:
+    def _back_off(self, request: TrackedRequest, error: ErrorDetails, delay_s: float) -> None:
         text = "migrates" if request.started else "tried again"
         self._out.warn(f"{text}: {error.message}", request, error.code)
         self._metrics.retried(request.worker, error.code, migrated=request.started)
@@ -274,7 +276,7 @@ class Dispatcher:
         if not delay_s:
             self._fire(request, "backoff_ended")
 
-    def _delay_s(self, request: TrackedRequest, error: StreamError) -> float | None:
+    def _delay_s(self, request: TrackedRequest, error: ErrorDetails) -> float | None:
         """Return the delay until the next attempt; None if there is none. The first migration of a
         request is immediate, because a client is reading its answer."""
         if not is_retryable(error.code):

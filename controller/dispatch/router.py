@@ -8,7 +8,7 @@ from copy import deepcopy
 from controller.dispatch.explanation import explained
 from controller.dispatch.query_builder import route_query_of
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.fleet.session_affinity import SessionAffinity
 from controller.requests.request import TrackedRequest, WorkerRejection
 from controller.routing import (
@@ -45,7 +45,7 @@ class Router:
         self,
         controller: ControllerId,
         settings: ClusterSettings,
-        registry: Registry,
+        registry: NodeRegistry,
         prefixes: PrefixCacheIndex,
         rng: Callable[[], float],
     ) -> None:

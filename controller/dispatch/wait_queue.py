@@ -3,7 +3,7 @@ Plain state."""
 
 from collections.abc import Callable, Hashable
 
-from controller.requests.metrics import Totals
+from controller.requests.metrics import DispatchCounts
 from controller.requests.request import TrackedRequest
 from controller.routing import NoRoute
 from shared.messages.priorities import PRIORITIES, Priority
@@ -23,7 +23,7 @@ class WaitQueue:
             expected to return.
     """
 
-    def __init__(self, limits: Limits, totals: Totals) -> None:
+    def __init__(self, limits: Limits, totals: DispatchCounts) -> None:
         self.max_wait_s = limits.max_wait_ms / 1000
         self.enabled = limits.enabled
         self._queue: PriorityQueue[TrackedRequest, Hashable] = PriorityQueue(

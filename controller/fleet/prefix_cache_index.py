@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
 from shared.codec import decode, encode
@@ -54,7 +54,7 @@ class PrefixCacheIndex:
     ignored."""
 
     def __init__(
-        self, bus: Bus, registry: Registry, clock: Callable[[], float] = time.monotonic
+        self, bus: Bus, registry: NodeRegistry, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._bus = bus
         self._registry = registry

@@ -36,7 +36,7 @@ class _Controller:
     protocol: int
 
 
-class Registry:
+class NodeRegistry:
     """Every worker and controller that is alive.
 
     Attributes:

@@ -32,7 +32,7 @@ from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_directory import ListedModel, ModelResolver
 from controller.gateway.openai.chat_answers import ChatCompletionSerializer
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
-from controller.gateway.openai.text_answers import TextFormat
+from controller.gateway.openai.text_answers import TextCompletionSerializer
 from controller.gateway.openapi import openapi_document
 from controller.gateway.request_body import parse_body, read_body
 from controller.gateway.responses.answers import ResponseObjectSerializer
@@ -42,7 +42,7 @@ from controller.gateway.responses.stored_handlers import StoredResponseHandlers,
 from controller.gateway.streaming_response import (
     EventStreamSerializer,
     InferenceResponse,
-    ResponseFormat,
+    ResponseSerializer,
 )
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.unknown_fields import header_value
@@ -65,7 +65,7 @@ _DEFAULT_TIMEOUT_MS = 86_400_000
 """The maximum: without a caller's `timeout_ms`, only `gateway.idle_timeout_ms` limits an answer."""
 
 
-class App:
+class GatewayApp:
     """Builds the ASGI app.
 
     Attributes:
@@ -151,7 +151,9 @@ class App:
         body = await self._parse(CompletionRequest, request)
         body.refuse_unsupported()
         model = body.model or await self._directory.default_model()
-        answer_format = TextFormat(request_id_of(request), model, include_usage=body.include_usage)
+        answer_format = TextCompletionSerializer(
+            request_id_of(request), model, include_usage=body.include_usage
+        )
         return self._answer(
             request, body, model, answer_format, answer_format if body.streams else None
         )
@@ -191,7 +193,7 @@ class App:
         request: Request,
         body: Body,
         model: str,
-        answer_format: ResponseFormat,
+        answer_format: ResponseSerializer,
         events: EventStreamSerializer | None,
     ) -> ASGIApp:
         if self.draining:

@@ -13,7 +13,7 @@ from typing import Any
 from controller.gateway.api_keys import ApiKey
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_directory import ModelResolver
-from controller.gateway.quotas import Quotas
+from controller.gateway.quotas import ClientRateLimiter
 from shared.bus import Bus
 from shared.client import Cluster, Completion, Stream
 from shared.client.inboxes import SharedInbox
@@ -119,7 +119,7 @@ class InferenceClient:
         self,
         bus: Bus,
         directory: ModelResolver,
-        quotas: Quotas,
+        quotas: ClientRateLimiter,
         metrics: GatewayMetrics,
         *,
         strict: bool,

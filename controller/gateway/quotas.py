@@ -23,7 +23,7 @@ from shared.ids import ClientName
 _BUSY_RETRY_MS = 1000
 
 
-class Quotas:
+class ClientRateLimiter:
     """Counts the use of each client. Keys of one client share its limits."""
 
     def __init__(self) -> None:

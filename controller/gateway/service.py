@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from controller.gateway.api_keys import ApiKeyRing, default_keys_file
-from controller.gateway.app import App
+from controller.gateway.app import GatewayApp
 from controller.gateway.inference_service import InferenceClient
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_directory import ModelResolver
-from controller.gateway.quotas import Quotas
+from controller.gateway.quotas import ClientRateLimiter
 from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.server import HttpServer
 from shared.bus import Bus, ObjectStore
@@ -81,12 +81,12 @@ class Gateway:
         inference = InferenceClient(
             bus,
             self._directory,
-            Quotas(),
+            ClientRateLimiter(),
             metrics,
             strict=strict,
             idle_timeout_s=gateway.idle_timeout_ms / 1000,
         )
-        self._app = App(
+        self._app = GatewayApp(
             gateway,
             inference,
             self._directory,

@@ -32,14 +32,14 @@ _EVENT_HEADERS = [
 ]
 
 
-class ResponseFormat(Protocol):
+class ResponseSerializer(Protocol):
     """How an API represents a complete answer."""
 
     async def whole(self, completion: Completion) -> dict[str, Any]:
         """Return the body. Responses are stored before this returns."""
 
 
-class EventStreamSerializer(ResponseFormat, Protocol):
+class EventStreamSerializer(ResponseSerializer, Protocol):
     """How an API represents an answer, complete or streamed."""
 
     def opening(self, usage: Usage | None) -> bytes:
@@ -79,7 +79,7 @@ class InferenceResponse:
         inference: InferenceClient,
         key: ApiKey,
         call: CallerRequest,
-        response_format: ResponseFormat,
+        response_format: ResponseSerializer,
         dialect: ApiErrorFormat,
         *,
         events: EventStreamSerializer | None,
@@ -96,7 +96,7 @@ class InferenceResponse:
         self._send_timeout_s = send_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = Writer(send, scope["state"]["connection"], self._send_timeout_s)
+        writer = ResponseWriter(send, scope["state"]["connection"], self._send_timeout_s)
         answer_task = asyncio.create_task(self._answer(writer))
         disconnect_task = asyncio.create_task(_wait_for_disconnect(receive))
         try:
@@ -109,7 +109,7 @@ class InferenceResponse:
         if not answer_task.cancelled() and (error := answer_task.exception()) is not None:
             raise error
 
-    async def _answer(self, writer: "Writer") -> None:
+    async def _answer(self, writer: "ResponseWriter") -> None:
         try:
             async with self._inference.active(self._key, self._call) as active:
                 if self._events is not None:
@@ -126,14 +126,14 @@ class InferenceResponse:
                 response = self._dialect.http_error(error, self._call.request_id)
                 await writer.respond(response.status, orjson.dumps(response.body), response.headers)
 
-    async def _send_failure(self, writer: "Writer", error: ClusterError) -> None:
+    async def _send_failure(self, writer: "ResponseWriter", error: ClusterError) -> None:
         """Send the error in a stream that has begun."""
         if writer.started and self._events is not None:
             with contextlib.suppress(StalledReader):
                 await writer.write(self._events.failure(error))
 
     async def _stream(
-        self, writer: "Writer", active: InferenceStream, events: EventStreamSerializer
+        self, writer: "ResponseWriter", active: InferenceStream, events: EventStreamSerializer
     ) -> None:
         opened = False
         failed: list[ChoiceOutput] = []  # held back: if all choices fail, the response is an error
@@ -158,7 +158,7 @@ class InferenceResponse:
         await writer.finish()
 
 
-class Connection(Protocol):
+class HttpConnection(Protocol):
     """The connection of a response."""
 
     @property
@@ -169,10 +169,10 @@ class Connection(Protocol):
         """Close the connection now and drop what has not been sent."""
 
 
-class Writer:
+class ResponseWriter:
     """The sending side of a response."""
 
-    def __init__(self, send: Send, connection: Connection, timeout_s: float) -> None:
+    def __init__(self, send: Send, connection: HttpConnection, timeout_s: float) -> None:
         self._send = send
         self._connection = connection
         self._timeout_s = timeout_s

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from controller.intake.validation import read_request, rejection
-from controller.leader.leader import Leader
+from controller.leader.leader import LeaderService
 from controller.prompt_lists.list_parts import first_part
-from controller.requests.events import Published, Queried
+from controller.requests.events import QueryReceived, RequestPublished
 from controller.requests.request import TrackedRequest
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 _HOLD_S = 5.0
 _MAX_HELD = 10_000
 
-_Handler = Callable[[Leader, IncomingMessage], Awaitable[None]]
+_Handler = Callable[[LeaderService, IncomingMessage], Awaitable[None]]
 
 
-class RequestHandler:
+class ClientMessageHandler:
     """Validates the messages of clients and passes them to the leader of this process.
 
     Args:
@@ -53,7 +53,7 @@ class RequestHandler:
         self._bus = bus
         self._id = controller
         self._health = health
-        self._leader: Leader | None = None
+        self._leader: LeaderService | None = None
         self._subscriptions: list[Subscription] = []
         self._infer: Subscription | None = None
         self._held_since = math.inf
@@ -81,7 +81,7 @@ class RequestHandler:
             subjects.INFER_ALL, self._serve_or_hold(self._on_infer)
         )
 
-    async def serve(self, leader: Leader) -> None:
+    async def serve(self, leader: LeaderService) -> None:
         """Pass the held messages and all that follow to the leader."""
         await self.hold()
         while self._held:  # messages that arrive meanwhile are appended
@@ -132,7 +132,7 @@ class RequestHandler:
 
     # Requests.
 
-    async def _on_infer(self, leader: Leader, message: IncomingMessage) -> None:
+    async def _on_infer(self, leader: LeaderService, message: IncomingMessage) -> None:
         client, _ = subjects.parse_infer(message.subject)
         if not subjects.is_inbox(message.reply, client, strict=self._strict):
             logger.warning(
@@ -143,7 +143,7 @@ class RequestHandler:
             return
         try:
             request = self._read(message)
-            leader.handle(Published(request))
+            leader.handle(RequestPublished(request))
         except RequestError as error:
             await self._reject(leader, message, error)
         except Exception as error:  # one request fails, not the controller
@@ -156,14 +156,16 @@ class RequestHandler:
         now = time.monotonic()
         return read_request(message, self._settings.skills, max_bytes=limit, now=now)
 
-    async def _reject(self, leader: Leader, message: IncomingMessage, error: RequestError) -> None:
+    async def _reject(
+        self, leader: LeaderService, message: IncomingMessage, error: RequestError
+    ) -> None:
         multiplex = RequestHeader.of(message.payload).multiplex
         end = rejection(message.payload, error, leader.machine.attempts_before)
         await self._answer(message, encode_stream(end, multiplex=multiplex))
 
     # Queries.
 
-    async def _on_query(self, leader: Leader, message: IncomingMessage) -> None:
+    async def _on_query(self, leader: LeaderService, message: IncomingMessage) -> None:
         """Handle a cancel or a query for the status of a request."""
         client, verb = subjects.parse_request(message.subject)
         may_answer = subjects.may_receive(message.reply, client, strict=self._strict)
@@ -180,9 +182,9 @@ class RequestHandler:
                 await self._answer(message, encode(state))
             return
         reply = message.reply if may_answer else ""
-        leader.handle(Queried((client, query.request_id), reply, cancel=verb == "cancel"))
+        leader.handle(QueryReceived((client, query.request_id), reply, cancel=verb == "cancel"))
 
-    async def _on_route(self, leader: Leader, message: IncomingMessage) -> None:
+    async def _on_route(self, leader: LeaderService, message: IncomingMessage) -> None:
         """Answer where a request would be routed now."""
         client, _ = subjects.parse_infer(message.subject)
         if not subjects.may_receive(message.reply, client, strict=self._strict):
@@ -201,7 +203,7 @@ class RequestHandler:
             answer = RouteAnswer(code="internal_error", message=repr(error))
         await self._answer(message, encode(answer))
 
-    async def _on_health(self, _: Leader, message: IncomingMessage) -> None:
+    async def _on_health(self, _: LeaderService, message: IncomingMessage) -> None:
         if message.reply:
             await self._answer(message, self._health())
 

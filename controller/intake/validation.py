@@ -8,7 +8,7 @@ from shared.errors import ClusterError, InvalidRequest, RequestError
 from shared.ids import is_name, new_request_id
 from shared.messages.request import default_seed
 from shared.messages.request_parsing import RequestHeader, parse_request
-from shared.messages.stream import Failed, StreamError
+from shared.messages.stream import ErrorDetails, FailedMessage
 
 
 def read_request(
@@ -47,8 +47,8 @@ def read_request(
     )
 
 
-def rejection(payload: bytes, error: ClusterError, attempt: int) -> Failed:
+def rejection(payload: bytes, error: ClusterError, attempt: int) -> FailedMessage:
     """Return the terminal message of a request that was not accepted."""
-    return Failed(
-        RequestHeader.of(payload).request_id, attempt, None, StreamError.from_exception(error)
+    return FailedMessage(
+        RequestHeader.of(payload).request_id, attempt, None, ErrorDetails.from_exception(error)
     )

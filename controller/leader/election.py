@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from controller.fleet.link_monitor import LinkMonitor
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.leader.peers import ControllerQueries
 from shared.bus import Subscription
 from shared.bus.lease_store import LeaseEntry
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, NoJetStream, WriteConflict
 from shared.ids import BootId, ControllerId
@@ -63,7 +63,7 @@ class LeaderElection:
         store: LeaseBackend,
         controller: ControllerId,
         boot_id: BootId,
-        registry: Registry,
+        registry: NodeRegistry,
         link: LinkMonitor,
         peers: ControllerQueries,
         *,
@@ -97,7 +97,7 @@ class LeaderElection:
         self.term = 0
         self.leader_missing = False
         self.problem: str | None = None
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
 
     async def run(self) -> None:
         """Lead whenever no other controller does, until cancelled or resigned."""

@@ -13,10 +13,10 @@ from controller.leader.election import LeaderElection
 from controller.lifecycle.machine import RequestStateMachine
 from controller.prompt_lists.list_runner import TICK_S, PromptListRunner
 from controller.requests.events import (
-    DispatchesAnswered,
+    DispatchReplyReceived,
     Event,
     LinkRestored,
-    RequestsReported,
+    RequestEventsReceived,
     TimerFired,
 )
 from controller.requests.instructions import (
@@ -31,7 +31,7 @@ from controller.requests.instructions import (
 )
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId, WorkerId
@@ -55,7 +55,7 @@ _MAX_UNCONFIRMED_S = 5.0
 would have arrived by then."""
 
 
-class Leader:
+class LeaderService:
     """One term of a leader.
 
     After a stall of this process or its connection, another controller may lead: actions are
@@ -89,7 +89,7 @@ class Leader:
         )
         self._subscriptions: list[Subscription] = []
         self._tasks = Tasks()
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -240,7 +240,7 @@ class Leader:
                 reply = decode(DispatchReply, message.payload)
             except DecodeError as error:
                 logger.error("an answer of a worker cannot be read: %s", error.message)
-        self.handle(DispatchesAnswered(number, reply))
+        self.handle(DispatchReplyReceived(number, reply))
 
     async def _on_request_events(self, message: IncomingMessage) -> None:
         try:
@@ -248,7 +248,7 @@ class Leader:
         except DecodeError as error:
             logger.error("events of a worker cannot be read: %s", error.message)
             return
-        self.handle(RequestsReported(report.worker, report.boot_id, report.events))
+        self.handle(RequestEventsReceived(report.worker, report.boot_id, report.events))
 
     async def _on_list_message(self, message: IncomingMessage) -> None:
         self._when_confirmed(lambda: self._list_runner.on_message(message))

@@ -5,9 +5,9 @@ import logging
 import time
 from collections.abc import Sequence
 
-from controller.fleet.registry import Registry
-from controller.leader.leader import Leader
-from controller.requests.events import Transferred
+from controller.fleet.registry import NodeRegistry
+from controller.leader.leader import LeaderService
+from controller.requests.events import RequestsTransferred
 from controller.requests.request import TrackedRequest
 from controller.requests.skills import Skills, models_for_dispatch
 from shared import subjects
@@ -25,7 +25,7 @@ _ENVELOPE_BYTES = 1024
 
 async def send_to_successor(
     bus: Bus,
-    registry: Registry,
+    registry: NodeRegistry,
     controller: ControllerId,
     term: int,
     requests: Sequence[Dispatch],
@@ -60,7 +60,7 @@ async def send_transfer(
 
 
 async def receive_transfer(
-    bus: Bus, message: IncomingMessage, leader: Leader | None, skills: Skills
+    bus: Bus, message: IncomingMessage, leader: LeaderService | None, skills: Skills
 ) -> None:
     """Accept the requests of the last leader, if this controller leads."""
     try:
@@ -74,7 +74,7 @@ async def receive_transfer(
             TrackedRequest.transferred(dispatch, models_for_dispatch(dispatch, skills), now)
             for dispatch in transfer.requests
         ]
-        leader.handle(Transferred(requests))
+        leader.handle(RequestsTransferred(requests))
     if message.reply:
         await bus.publish(message.reply, encode(TransferReply(taken=leader is not None)))
 

@@ -8,10 +8,10 @@ from controller.dispatch.dispatcher import Dispatcher
 from controller.lifecycle.endings import EndingActions
 from controller.lifecycle.history import history_needed, history_to_prepend
 from controller.lifecycle.leader_term import LeaderTerm
-from controller.lifecycle.takeover import Takeover
+from controller.lifecycle.takeover import RequestAdoption
 from controller.lifecycle.timers import RequestTimers
-from controller.requests.events import HistoryReceived
-from controller.requests.instructions import Instructions, SendToPromptListRunner
+from controller.requests.events import SessionHistoryReceived
+from controller.requests.instructions import InstructionList, SendToPromptListRunner
 from controller.requests.request import RequestKey, TrackedRequest
 from shared.errors import RequestError
 from shared.ids import BootId, ModelId
@@ -19,7 +19,7 @@ from shared.messages.control import ControlReply, TellSession
 from shared.messages.conversation import Message
 from shared.messages.dispatch import Dispatch
 from shared.messages.request_events import AttemptFailed, TokensEmitted
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 
 
 class AttemptActions:
@@ -30,10 +30,10 @@ class AttemptActions:
         self,
         term: LeaderTerm,
         dispatcher: Dispatcher,
-        takeover: Takeover,
+        takeover: RequestAdoption,
         timers: RequestTimers,
         endings: EndingActions,
-        instructions: Instructions,
+        instructions: InstructionList,
     ) -> None:
         self._term = term
         self._dispatcher = dispatcher
@@ -74,7 +74,7 @@ class AttemptActions:
             limit = self._dispatcher.queue.max_bytes // 4
             request.history = history_to_prepend(request, messages, too_large, limit)
         except RequestError as error:
-            self._endings.fail(request, StreamError.from_exception(error))
+            self._endings.fail(request, ErrorDetails.from_exception(error))
         else:
             self.place(request)
 
@@ -126,9 +126,9 @@ class AttemptActions:
         self._out.cancel_attempt(request, silent=True)  # so that the worker forgets it
         request.crashes += event.suspect
         wait_ms = event.retry_after_ms
-        self._retry(request, StreamError.of(event.code, event.message, retry_after_ms=wait_ms))
+        self._retry(request, ErrorDetails.of(event.code, event.message, retry_after_ms=wait_ms))
 
-    def fail_over(self, request: TrackedRequest, error: StreamError) -> None:
+    def fail_over(self, request: TrackedRequest, error: ErrorDetails) -> None:
         """The worker is gone."""
         if request.request is None:
             self._endings.lose(request)
@@ -137,7 +137,7 @@ class AttemptActions:
         request.may_have_ended = True
         self._retry(request, error)
 
-    def _retry(self, request: TrackedRequest, error: StreamError) -> None:
+    def _retry(self, request: TrackedRequest, error: ErrorDetails) -> None:
         if request.cancelled:
             self._endings.end_cancelled(request)
             return
@@ -145,8 +145,8 @@ class AttemptActions:
         self._timers.update(request)
 
 
-def _history(key: RequestKey, reply: ControlReply | None) -> HistoryReceived:
+def _history(key: RequestKey, reply: ControlReply | None) -> SessionHistoryReceived:
     if reply is None or reply.said is None:
         too_large = reply is not None and reply.code == "payload_too_large"
-        return HistoryReceived(key, None, too_large)
-    return HistoryReceived(key, [Message.model_validate(message) for message in reply.said])
+        return SessionHistoryReceived(key, None, too_large)
+    return SessionHistoryReceived(key, [Message.model_validate(message) for message in reply.said])

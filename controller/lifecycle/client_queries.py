@@ -4,12 +4,16 @@ or to cancel it."""
 from collections import deque
 from collections.abc import Callable
 
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.lifecycle.timers import RequestTimers
 from controller.lifecycle.worker_claims import ClaimedWorkers
 from controller.requests.client_messages import state_name
-from controller.requests.events import Queried
-from controller.requests.instructions import Instructions, SendRequestState, SendToPromptListRunner
+from controller.requests.events import QueryReceived
+from controller.requests.instructions import (
+    InstructionList,
+    SendRequestState,
+    SendToPromptListRunner,
+)
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
 from controller.requests.transitions import Trigger
@@ -30,10 +34,10 @@ class QueryActions:
     def __init__(
         self,
         store: RequestStore,
-        registry: Registry,
+        registry: NodeRegistry,
         claims: ClaimedWorkers,
         timers: RequestTimers,
-        instructions: Instructions,
+        instructions: InstructionList,
         arrive: Callable[[TrackedRequest, TrackedRequest], None],
         fire: Callable[[TrackedRequest, Trigger], None],
     ) -> None:
@@ -44,11 +48,11 @@ class QueryActions:
         self._out = instructions
         self._arrive = arrive
         self._fire = fire
-        self._early_cancels: deque[Queried] = deque(maxlen=_MAX_EARLY_CANCELS)
+        self._early_cancels: deque[QueryReceived] = deque(maxlen=_MAX_EARLY_CANCELS)
 
     # Queries.
 
-    def on_queried(self, event: Queried) -> None:
+    def on_queried(self, event: QueryReceived) -> None:
         """Answer a query, and cancel the request if the query says so. While workers have not
         answered their claims, one of them may have an unknown request: then a cancel is held and a
         question for the state is not answered."""

@@ -6,7 +6,7 @@ from controller.dispatch.dispatcher import Dispatcher
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.client_messages import cancellation, failure
-from controller.requests.instructions import Instructions, SendToPromptListRunner
+from controller.requests.instructions import InstructionList, SendToPromptListRunner
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import TrackedRequest
 from controller.requests.session_turns import SessionQueues
@@ -14,7 +14,7 @@ from controller.requests.store import RequestStore
 from shared.errors import is_caused_by_request
 from shared.messages.control import ForgetSession
 from shared.messages.request_events import AttemptFailed
-from shared.messages.stream import Done, Failed, StreamError
+from shared.messages.stream import DoneMessage, ErrorDetails, FailedMessage
 
 
 class EndingActions:
@@ -32,7 +32,7 @@ class EndingActions:
         dispatcher: Dispatcher,
         timers: RequestTimers,
         metrics: ControllerMetrics,
-        instructions: Instructions,
+        instructions: InstructionList,
         start_turn: Callable[[TrackedRequest], None],
     ) -> None:
         self._term = term
@@ -52,9 +52,9 @@ class EndingActions:
     def end_failed(self, request: TrackedRequest, event: AttemptFailed) -> None:
         self._end(request, succeeded=False, code=event.code)
 
-    def end_list(self, request: TrackedRequest, end: Done | Failed) -> None:
+    def end_list(self, request: TrackedRequest, end: DoneMessage | FailedMessage) -> None:
         request.end = end
-        code = end.error.code if isinstance(end, Failed) else ""
+        code = end.error.code if isinstance(end, FailedMessage) else ""
         self._end(request, succeeded=not code, code=code)
 
     # Ended by the leader, which sends the terminal message.
@@ -70,12 +70,12 @@ class EndingActions:
             request.detach("other", self._out.now)
             self.end_cancelled(request)
 
-    def fail(self, request: TrackedRequest, error: StreamError) -> None:
+    def fail(self, request: TrackedRequest, error: ErrorDetails) -> None:
         self._out.warn(f"failed: {error.message}", request, error.code)
         self._number_end(request)
         self._end_with(request, failure(request, error), code=error.code)
 
-    def abort(self, request: TrackedRequest, error: StreamError) -> None:
+    def abort(self, request: TrackedRequest, error: ErrorDetails) -> None:
         """Fail a request that a worker has, and cancel it there."""
         if request.request is None:
             self.lose(request)
@@ -84,7 +84,7 @@ class EndingActions:
             self._out.cancel_attempt(request, silent=True)
         self.fail(request, error)
 
-    def fail_list(self, request: TrackedRequest, error: StreamError) -> None:
+    def fail_list(self, request: TrackedRequest, error: ErrorDetails) -> None:
         self._out.add(SendToPromptListRunner("fail", request, error=error))
 
     def _number_end(self, request: TrackedRequest) -> None:
@@ -93,7 +93,9 @@ class EndingActions:
         request.attempt += request.may_have_ended
         self._term.raise_attempt(request)
 
-    def _end_with(self, request: TrackedRequest, end: Done | Failed, *, code: str = "") -> None:
+    def _end_with(
+        self, request: TrackedRequest, end: DoneMessage | FailedMessage, *, code: str = ""
+    ) -> None:
         request.end = end
         self._out.send_to_client(request, end, request.inboxes)
         self._end(request, succeeded=not code, code=code)

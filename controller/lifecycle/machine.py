@@ -15,17 +15,17 @@ from controller.dispatch.dispatch_queue import DispatchQueue
 from controller.dispatch.dispatcher import Dispatcher
 from controller.dispatch.router import Router
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
-from controller.fleet.registry import Registry, WorkerGone
+from controller.fleet.registry import NodeRegistry, WorkerGone
 from controller.lifecycle.attempts import AttemptActions
 from controller.lifecycle.client_queries import QueryActions
 from controller.lifecycle.endings import EndingActions
 from controller.lifecycle.leader_term import LeaderTerm
-from controller.lifecycle.takeover import Takeover
+from controller.lifecycle.takeover import RequestAdoption
 from controller.lifecycle.timers import RequestTimers
 from controller.requests import events
 from controller.requests.client_messages import failure
 from controller.requests.events import Event
-from controller.requests.instructions import Instruction, Instructions
+from controller.requests.instructions import Instruction, InstructionList
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import RequestKey, TrackedRequest
 from controller.requests.session_turns import SessionQueues
@@ -39,7 +39,7 @@ from shared.messages.request_events import (
     RequestEvent,
     TokensEmitted,
 )
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from shared.settings import ClusterSettings
 
 _RATE_RETRY_MS = 1000
@@ -58,7 +58,7 @@ class RequestStateMachine:
         controller: ControllerId,
         term: int,
         settings: ClusterSettings,
-        registry: Registry,
+        registry: NodeRegistry,
         prefixes: PrefixCacheIndex,
         metrics: ControllerMetrics,
         rng: Callable[[], float],
@@ -81,7 +81,7 @@ class RequestStateMachine:
         self._registry = registry
         self._store = RequestStore()
         self._turns = SessionQueues()
-        self._out = Instructions(controller, term, now)
+        self._out = InstructionList(controller, term, now)
         self._queue = DispatchQueue(
             controller, term, settings.controller.dispatch, max_bytes, metrics.totals
         )
@@ -97,7 +97,7 @@ class RequestStateMachine:
             self._term, self._store, self._turns, self._dispatcher, self._timers, metrics,
             self._out, self._start,
         )  # fmt: skip
-        self._takeover = Takeover(
+        self._takeover = RequestAdoption(
             settings.skills, registry, prefixes, self._store, self._turns, self._out,
             self._fire, self._adopted, self._endings.drop,
         )  # fmt: skip
@@ -184,12 +184,12 @@ class RequestStateMachine:
         self._out.now = now
         self._store.forget_old(now)
         match event:
-            case events.RequestsReported():
+            case events.RequestEventsReceived():
                 for reported in event.events:
                     self._on_reported(event.worker, event.boot_id, reported)
-            case events.Published():
+            case events.RequestPublished():
                 self._on_published(event.request)
-            case events.DispatchesAnswered():
+            case events.DispatchReplyReceived():
                 outcomes = self._queue.answered(event.number, event.reply, now)
                 self._dispatcher.on_outcomes(outcomes)
             case events.TimerFired():
@@ -200,24 +200,24 @@ class RequestStateMachine:
                 self._timers.capacity_changed()
             case WorkerGone():
                 self._on_worker_gone(event)
-            case events.Queried():
+            case events.QueryReceived():
                 self._queries.on_queried(event)
-            case events.WorkerClaimed():
+            case events.ClaimAnswered():
                 self._takeover.on_claimed(event)
                 self._timers.capacity_changed()
-            case events.ContentsReceived():
+            case events.RequestContentsReceived():
                 self._takeover.on_contents(event)
-            case events.HistoryReceived():
+            case events.SessionHistoryReceived():
                 if (request := self._store.get(event.key)) is not None:
                     self._fire(request, "history_received", event.messages, event.too_large)
-            case events.ListEnded():
+            case events.PromptListEnded():
                 if (request := self._store.get(event.key)) is not None:
                     self._fire(request, "list_ended", event.end)
             case events.EndRequests():
                 for request in self._store:
                     if event.key in (None, request.key):
                         self._fire(request, "end_requested", event.error)
-            case events.Transferred():
+            case events.RequestsTransferred():
                 for request in event.requests:
                     self._on_published(request)
             case events.LinkRestored():
@@ -247,19 +247,19 @@ class RequestStateMachine:
         limit = security.max_requests_per_client if security.strict_inbox else math.inf
         if known is not None and known.fingerprint != request.fingerprint:
             message = f"request_id: {request.request_id!r} was used for another request"
-            self._reject(request, StreamError.of("request_id_conflict", message, "request_id"))
+            self._reject(request, ErrorDetails.of("request_id_conflict", message, "request_id"))
         elif known is not None:
             self._fire(known, "published_again", request)
         elif request.part_of is None and self._store.count(request.client) >= limit:
             message = f"client {request.client} has {limit} active requests, the maximum"
             wait_ms = _RATE_RETRY_MS
             self._reject(
-                request, StreamError.of("rate_limit_exceeded", message, retry_after_ms=wait_ms)
+                request, ErrorDetails.of("rate_limit_exceeded", message, retry_after_ms=wait_ms)
             )
         else:
             self._arrive(request)
 
-    def _reject(self, request: TrackedRequest, error: StreamError) -> None:
+    def _reject(self, request: TrackedRequest, error: ErrorDetails) -> None:
         self._term.raise_attempt(request)
         self._out.send_to_client(request, failure(request, error), request.inboxes)
 
@@ -321,7 +321,7 @@ class RequestStateMachine:
         if present is None or not present.claimed:
             self._claims.reset(gone.worker, self._out.now)
         self._dispatcher.on_outcomes(self._queue.worker_gone(gone.worker, gone.boot_id))
-        error = StreamError.of("worker_lost", f"worker {gone.worker} is gone: {gone.reason}")
+        error = ErrorDetails.of("worker_lost", f"worker {gone.worker} is gone: {gone.reason}")
         for request in self._store:
             if request.worker == gone.worker and request.state == "running":
                 if not self._registry.is_alive(gone.worker, request.boot_id):

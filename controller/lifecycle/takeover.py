@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from controller.dispatch.dispatcher import TriggerHandler
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.lifecycle.worker_claims import ClaimedWorkers
-from controller.requests.events import ContentsReceived, WorkerClaimed
-from controller.requests.instructions import Instructions
+from controller.requests.events import ClaimAnswered, RequestContentsReceived
+from controller.requests.instructions import InstructionList
 from controller.requests.request import TrackedRequest
 from controller.requests.session_turns import SessionQueues
 from controller.requests.skills import Skills, models_for_dispatch
@@ -31,7 +31,7 @@ QUIET_S = 3.0
 event of its worker may have been missed."""
 
 
-class Takeover:
+class RequestAdoption:
     """
     Args:
         fire: triggers an action for a request.
@@ -46,11 +46,11 @@ class Takeover:
     def __init__(
         self,
         skills: Skills,
-        registry: Registry,
+        registry: NodeRegistry,
         prefixes: PrefixCacheIndex,
         store: RequestStore,
         turns: SessionQueues,
-        instructions: Instructions,
+        instructions: InstructionList,
         fire: TriggerHandler,
         on_adopted: Callable[[TrackedRequest], None],
         drop: Callable[[TrackedRequest], None],
@@ -113,7 +113,7 @@ class Takeover:
 
     # Answers.
 
-    def on_claimed(self, event: WorkerClaimed) -> None:
+    def on_claimed(self, event: ClaimAnswered) -> None:
         worker, boot_id, claimed = event.worker, event.boot_id, event.claimed
         view = self._registry.worker(worker)
         if view is None or boot_id != view.report.boot_id:
@@ -190,7 +190,7 @@ class Takeover:
                 self._fire(known, "failed", claim.failure)
         return is_needed and not known.ended
 
-    def on_contents(self, event: ContentsReceived) -> None:
+    def on_contents(self, event: RequestContentsReceived) -> None:
         received = {(each.client, each.request_id, each.attempt): each for each in event.contents}
         remaining = list(event.asked)
         while remaining and (received or not event.contents):
@@ -212,15 +212,15 @@ def _ref(claim: ClaimedRequest) -> AttemptRef:
     return AttemptRef(client=claim.client, request_id=claim.request_id, attempt=claim.attempt)
 
 
-def _claimed(worker: WorkerId, asked_at: float, reply: ControlReply | None) -> WorkerClaimed | None:
+def _claimed(worker: WorkerId, asked_at: float, reply: ControlReply | None) -> ClaimAnswered | None:
     if reply is None or reply.claimed is None or reply.boot_id is None:
         return None  # the worker is claimed again at its next heartbeat
-    return WorkerClaimed(worker, reply.boot_id, reply.claimed, asked_at)
+    return ClaimAnswered(worker, reply.boot_id, reply.claimed, asked_at)
 
 
 def _contents(
     worker: WorkerId, asked: Sequence[AttemptRef], reply: ControlReply | None
-) -> ContentsReceived | None:
+) -> RequestContentsReceived | None:
     if reply is None or not reply.ok:
         return None  # the worker is claimed again when these requests stay silent
-    return ContentsReceived(worker, asked, reply.contents or [])
+    return RequestContentsReceived(worker, asked, reply.contents or [])

@@ -8,8 +8,8 @@ from controller.dispatch.dispatcher import Dispatcher, TriggerHandler
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.takeover import QUIET_S
 from controller.lifecycle.worker_claims import REPUBLISHED_WITHIN_S
-from controller.requests.deadlines import Deadlines
-from controller.requests.instructions import Instructions
+from controller.requests.deadlines import DeadlineHeap
+from controller.requests.instructions import InstructionList
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
 from shared.ids import WorkerId
@@ -35,7 +35,7 @@ class RequestTimers:
         term: LeaderTerm,
         store: RequestStore,
         dispatcher: Dispatcher,
-        instructions: Instructions,
+        instructions: InstructionList,
         fire: TriggerHandler,
         claim: Callable[[WorkerId], None],
     ) -> None:
@@ -45,7 +45,7 @@ class RequestTimers:
         self._out = instructions
         self._fire = fire
         self._claim = claim
-        self._due: Deadlines[TrackedRequest] = Deadlines()
+        self._due: DeadlineHeap[TrackedRequest] = DeadlineHeap()
         self._retry_at = math.inf
 
     @property

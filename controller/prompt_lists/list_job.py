@@ -7,15 +7,15 @@ from typing import Any
 from controller.prompt_lists.list_parts import PromptListPart
 from controller.requests.request import TrackedRequest
 from shared.ids import RequestId
-from shared.inboxes import Inboxes
+from shared.inboxes import StreamSubscribers
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
-    Status,
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
+    StatusMessage,
     StatusName,
-    StreamError,
     Timings,
     Usage,
 )
@@ -46,16 +46,16 @@ class PromptListJob:
     streams: bool
     multiplex: bool
     parts: list[PromptListPart]
-    inboxes: Inboxes
+    inboxes: StreamSubscribers
     log: OutputHistory
     waiting: list[int]
-    rejected: StreamError | None = None
+    rejected: ErrorDetails | None = None
     not_before: float = 0.0
     capacity: int = 0
     counted_at: float = float("-inf")
     begun: bool = False
     sent_at: float = 0.0
-    end: Done | Failed | None = None
+    end: DoneMessage | FailedMessage | None = None
     ended_at: float = 0.0
     usage_sent: bool = False
     next_index: list[int] = field(default_factory=list)
@@ -76,7 +76,7 @@ class PromptListJob:
             body.stream,
             body.multiplex,
             parts,
-            Inboxes(whole.inboxes, awake_now),
+            StreamSubscribers(whole.inboxes, awake_now),
             OutputHistory(body.choices, max_bytes=MAX_BYTES if body.stream else None),
             [part.number for part in parts],
             sent_at=time.monotonic(),
@@ -105,7 +105,7 @@ class PromptListJob:
         ends = output.finish_reason is not None and output.choice in self.unfinished
         return end > self.next_index[output.choice] or ends
 
-    def chunk(self, output: ChoiceOutput, usage: Usage | None) -> Chunk:
+    def chunk(self, output: ChoiceOutput, usage: Usage | None) -> ChunkMessage:
         """Record an output and return the message for the client. The first chunk with a usage has
         its prompt tokens."""
         self.log.append(output)
@@ -117,26 +117,26 @@ class PromptListJob:
         first = usage if not was_sent else None
         if first is not None:
             first = replace(first, completion_tokens=0)
-        return Chunk(*self.origin, output, first)
+        return ChunkMessage(*self.origin, output, first)
 
     # Statuses.
 
-    def accepted_status(self) -> Status:
-        return Status(*self.origin, "accepted", seed=self.whole.seed)
+    def accepted_status(self) -> StatusMessage:
+        return StatusMessage(*self.origin, "accepted", seed=self.whole.seed)
 
-    def status(self) -> Status:
+    def status(self) -> StatusMessage:
         """Return the status of the part that has advanced most."""
         if any(self.next_index):
-            return Status(*self.origin, "running")
+            return StatusMessage(*self.origin, "running")
         known = [part.assembler for part in self.submitted if part.assembler is not None]
         furthest = max(known, key=lambda each: _PROGRESS.index(each.status), default=None)
         if furthest is None or furthest.status in (None, "accepted"):
-            return Status(*self.origin, "queued")
-        return Status(*self.origin, furthest.status, furthest.progress)
+            return StatusMessage(*self.origin, "queued")
+        return StatusMessage(*self.origin, furthest.status, furthest.progress)
 
     # The end.
 
-    def done(self) -> Done:
+    def done(self) -> DoneMessage:
         usages = self._usage_by_prompt()
         usage = Usage(
             sum(each.prompt_tokens for each in usages),
@@ -146,12 +146,12 @@ class PromptListJob:
         )
         outputs = () if self.streams else self.log.joined()
         warnings = tuple(dict.fromkeys(each for part in self.parts for each in part.warnings))
-        return Done(*self.origin, usage, self._timings(), outputs, self._route(), warnings)
+        return DoneMessage(*self.origin, usage, self._timings(), outputs, self._route(), warnings)
 
-    def failed(self, error: StreamError) -> Failed:
-        return Failed(*self.origin, error, self._route())
+    def failed(self, error: ErrorDetails) -> FailedMessage:
+        return FailedMessage(*self.origin, error, self._route())
 
-    def prompt_error(self, part: PromptListPart, error: StreamError) -> StreamError:
+    def prompt_error(self, part: PromptListPart, error: ErrorDetails) -> ErrorDetails:
         """Return the error of a part with the index of its prompt, unless it is about another
         field."""
         if error.param not in (None, "prompt") or len(self.whole.contents.prompts) < 2:

@@ -10,10 +10,10 @@ from typing import Any
 
 from controller.requests.request import RequestKey, TrackedRequest
 from shared.client.assembler import Assembler
-from shared.client.recovery import Recovery
+from shared.client.recovery import StreamRecovery
 from shared.ids import RequestId
 from shared.messages.dispatch import choice_seed
-from shared.messages.stream import StreamError, Timings, Usage
+from shared.messages.stream import ErrorDetails, Timings, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -37,9 +37,9 @@ class PromptListPart:
     losses: int = 0
     request: TrackedRequest | None = None
     assembler: Assembler | None = None
-    recovery: Recovery | None = None
+    recovery: StreamRecovery | None = None
     answered: bool = False
-    error: StreamError | None = None
+    error: ErrorDetails | None = None
     usage: Usage | None = None
     timings: Timings | None = None
     route: dict[str, Any] | None = None

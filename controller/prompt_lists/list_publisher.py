@@ -5,7 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from controller.prompt_lists.list_job import PromptListJob
 from shared.clock import boottime_s
-from shared.messages.stream import Done, Failed, StreamMessage, encode, encode_multiplexed
+from shared.messages.stream import (
+    DoneMessage,
+    FailedMessage,
+    StreamMessage,
+    encode,
+    encode_multiplexed,
+)
 
 _MAX_PER_MESSAGE = 128
 
@@ -63,6 +69,6 @@ class PromptListPublisher:
         due = [
             job.inboxes.should_probe(inbox, now)
             for job, message in batch
-            if job.streams and not isinstance(message, Done | Failed)
+            if job.streams and not isinstance(message, DoneMessage | FailedMessage)
         ]
         return f"{self._probes}.{inbox}" if any(due) else ""

@@ -15,14 +15,20 @@ from controller.prompt_lists.list_job import PromptListJob
 from controller.prompt_lists.list_parts import PromptListPart, part_request, split
 from controller.prompt_lists.list_publisher import PromptListPublisher
 from controller.requests.client_messages import state_name
-from controller.requests.events import EndRequests, Event, ListEnded, Published, Queried
+from controller.requests.events import (
+    EndRequests,
+    Event,
+    PromptListEnded,
+    QueryReceived,
+    RequestPublished,
+)
 from controller.requests.instructions import SendToPromptListRunner
 from controller.requests.request import RequestKey, TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S
 from controller.routing import TEMPORARY
 from shared.bus import IncomingMessage
 from shared.client.assembler import Assembler
-from shared.client.recovery import Recovery, RecoveryInputs
+from shared.client.recovery import RecoveryInputs, StreamRecovery
 from shared.clock import boottime_s
 from shared.errors import ClusterError, DecodeError
 from shared.ids import RequestId
@@ -30,11 +36,11 @@ from shared.inboxes import PROBE_INTERVAL_S
 from shared.messages.stream import (
     KEEP_ALIVE_S,
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
     FinishReason,
-    StreamError,
     StreamMessage,
     decode,
     encode,
@@ -129,7 +135,7 @@ class PromptListRunner:
             if job.begun:
                 self._publisher.add(job, job.accepted_status(), (inbox,))
             for output in job.log.since(None, 0):
-                self._publisher.add(job, Chunk(*job.origin, output), (inbox,))
+                self._publisher.add(job, ChunkMessage(*job.origin, output), (inbox,))
         if job.end is not None:
             self._publisher.add(job, job.end, (inbox,))
         else:
@@ -143,11 +149,11 @@ class PromptListRunner:
         self._drop_waiting(job, "cancelled")
         for part in job.submitted:
             assert part.request is not None
-            self._submit(Queried(part.request.key, "", cancel=True, of_part=True))
+            self._submit(QueryReceived(part.request.key, "", cancel=True, of_part=True))
         self._end_if_answered(job)
         self._publisher.flush()
 
-    def _fail_list(self, whole: TrackedRequest, error: StreamError) -> None:
+    def _fail_list(self, whole: TrackedRequest, error: ErrorDetails) -> None:
         """End a list and all its parts with an error."""
         if (job := self._jobs.get(whole.key)) is not None and job.end is None:
             self._end(job, job.failed(error))
@@ -162,7 +168,7 @@ class PromptListRunner:
                 continue
             if now >= job.whole.deadline:
                 message = f"timeout_ms of {job.whole.contents.timeout_ms} passed while queued"
-                error = StreamError.of("deadline_exceeded", message)
+                error = ErrorDetails.of("deadline_exceeded", message)
                 self._drop_waiting(job, "error", error)
             for part in job.submitted:
                 self._recover(job, part, now)
@@ -223,9 +229,9 @@ class PromptListRunner:
         now = time.monotonic()
         part.request = request = part_request(job.whole, part, self._inbox, now)
         part.assembler = Assembler(request.request_id, choices=part.choices)
-        part.recovery = Recovery(now, self._connections())
+        part.recovery = StreamRecovery(now, self._connections())
         self._parts[request.request_id] = job, part
-        self._submit(Published(request))
+        self._submit(RequestPublished(request))
 
     def _recover(self, job: PromptListJob, part: PromptListPart, now: float) -> None:
         """Request missing messages of the stream of a part."""
@@ -245,20 +251,20 @@ class PromptListRunner:
         try:
             step = recovery.next_step(now, state)
         except ClusterError as error:
-            self._fail_part(job, part, StreamError.from_exception(error))
-            self._submit(EndRequests(request.key, StreamError.from_exception(error)))
+            self._fail_part(job, part, ErrorDetails.from_exception(error))
+            self._submit(EndRequests(request.key, ErrorDetails.from_exception(error)))
             return
         if step == "ask_status":
             recovery.on_state(state_name(known), known.worker is not None, now)
         elif step is not None:  # published again, its stream is sent from the start, or it reruns
-            self._submit(Published(part_request(job.whole, part, self._inbox, now)))
+            self._submit(RequestPublished(part_request(job.whole, part, self._inbox, now)))
 
     def _on_part_message(
         self, job: PromptListJob, part: PromptListPart, message: StreamMessage
     ) -> None:
         assert part.assembler is not None and part.recovery is not None
         part.recovery.on_message(time.monotonic())
-        if isinstance(message, Failed):
+        if isinstance(message, FailedMessage):
             part.route = message.route or part.route
             self._fail_part(job, part, message.error)
             return
@@ -268,9 +274,9 @@ class PromptListRunner:
             outputs = part.assembler.take(message)
         except ClusterError as error:
             request = part.request
-            self._fail_part(job, part, StreamError.from_exception(error))
+            self._fail_part(job, part, ErrorDetails.from_exception(error))
             if request is not None:
-                self._submit(EndRequests(request.key, StreamError.from_exception(error)))
+                self._submit(EndRequests(request.key, ErrorDetails.from_exception(error)))
             return
         part.usage = part.assembler.usage
         for output in outputs:
@@ -302,7 +308,7 @@ class PromptListRunner:
             part.request = None
         job.rejected, job.not_before = None, 0.0
 
-    def _fail_part(self, job: PromptListJob, part: PromptListPart, error: StreamError) -> None:
+    def _fail_part(self, job: PromptListJob, part: PromptListPart, error: ErrorDetails) -> None:
         """A part failed, and no worker has it any more: submit it again later, or end it."""
         now = time.monotonic()
         has_output = any(job.next_index[number] for number in part.numbers)
@@ -326,7 +332,7 @@ class PromptListRunner:
                 self._end(job, job.failed(error))
             return
         if error.code == "client_gone":
-            error = StreamError.of("stream_broken", "the worker lost contact with the controller")
+            error = ErrorDetails.of("stream_broken", "the worker lost contact with the controller")
         logger.warning(
             "part %d failed: %s", part.number, error.message,
             extra={"request_id": job.whole.request_id, "code": error.code},
@@ -335,7 +341,7 @@ class PromptListRunner:
         self._end_choices(job, part, "error", part.error)
 
     def _drop_waiting(
-        self, job: PromptListJob, reason: FinishReason, error: StreamError | None = None
+        self, job: PromptListJob, reason: FinishReason, error: ErrorDetails | None = None
     ) -> None:
         """End the parts that are not submitted."""
         numbers, job.waiting = job.waiting, []
@@ -348,7 +354,7 @@ class PromptListRunner:
         job: PromptListJob,
         part: PromptListPart,
         reason: FinishReason,
-        error: StreamError | None,
+        error: ErrorDetails | None,
     ) -> None:
         """Send a finish reason for each choice of a part that has none."""
         part.answered = True
@@ -369,20 +375,20 @@ class PromptListRunner:
             return
         self._end(job, job.done())
 
-    def _end(self, job: PromptListJob, end: Done | Failed) -> None:
+    def _end(self, job: PromptListJob, end: DoneMessage | FailedMessage) -> None:
         max_bytes = self._publisher.max_bytes
-        if isinstance(end, Done) and len(payload := encode(end)) > max_bytes:
+        if isinstance(end, DoneMessage) and len(payload := encode(end)) > max_bytes:
             message = f"the answer has {len(payload)} bytes, more than the maximum of a message"
-            end = job.failed(StreamError.of("answer_too_large", message))
+            end = job.failed(ErrorDetails.of("answer_too_large", message))
         job.end, job.ended_at, job.waiting = end, time.monotonic(), []
         self._publisher.add(job, end, tuple(job.inboxes))
         self._publisher.flush()
         for part in job.submitted:
             request = part.request
             self._close_part(job, part)
-            if request is not None and isinstance(end, Failed):
+            if request is not None and isinstance(end, FailedMessage):
                 self._submit(EndRequests(request.key, end.error))
-        self._submit(ListEnded(job.whole.key, end))
+        self._submit(PromptListEnded(job.whole.key, end))
 
     def _send(self, job: PromptListJob, message: StreamMessage) -> None:
         """Send a status or a chunk to all inboxes, if the client streams."""
@@ -402,4 +408,4 @@ class PromptListRunner:
             job.inboxes.on_missed(inbox, now)
             if not job.inboxes and job.end is None:
                 message = "no client listens to the stream any more"
-                self._end(job, job.failed(StreamError.of("client_gone", message)))
+                self._end(job, job.failed(ErrorDetails.of("client_gone", message)))

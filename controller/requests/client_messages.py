@@ -2,7 +2,15 @@
 
 from controller.requests.request import State, TrackedRequest
 from shared.messages.control import RequestStateName
-from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
+from shared.messages.stream import (
+    ChoiceOutput,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
+    StatusMessage,
+    Timings,
+    Usage,
+)
 
 _STATE_NAMES: dict[State, RequestStateName] = {
     "waiting": "accepted",
@@ -16,24 +24,24 @@ _STATE_NAMES: dict[State, RequestStateName] = {
 }
 
 
-def accepted_status(request: TrackedRequest) -> Status:
-    return Status(
+def accepted_status(request: TrackedRequest) -> StatusMessage:
+    return StatusMessage(
         request.request_id, request.attempt, request.worker, "accepted", seed=request.seed
     )
 
 
-def waiting_status(request: TrackedRequest) -> Status:
+def waiting_status(request: TrackedRequest) -> StatusMessage:
     if request.started:
-        return Status(request.request_id, request.attempt, None, "migrating")
-    return Status(request.request_id, request.attempt, None, "queued", reason=request.reason)
+        return StatusMessage(request.request_id, request.attempt, None, "migrating")
+    return StatusMessage(request.request_id, request.attempt, None, "queued", reason=request.reason)
 
 
-def failure(request: TrackedRequest, error: StreamError) -> Failed:
+def failure(request: TrackedRequest, error: ErrorDetails) -> FailedMessage:
     route = request.route.model_dump(exclude_none=True) if request.route is not None else None
-    return Failed(request.request_id, request.attempt, request.worker, error, route)
+    return FailedMessage(request.request_id, request.attempt, request.worker, error, route)
 
 
-def cancellation(request: TrackedRequest, now: float) -> Done:
+def cancellation(request: TrackedRequest, now: float) -> DoneMessage:
     """Return the terminal message of a request that was cancelled while no worker had it."""
     outputs = tuple(
         ChoiceOutput(choice, 0, [], "", finish_reason="cancelled")
@@ -41,7 +49,7 @@ def cancellation(request: TrackedRequest, now: float) -> Done:
     )
     waited_ms = round(request.elapsed_ms(now), 2)
     timings = Timings(waited_ms, 0.0, waited_ms, 0.0)
-    return Done(request.request_id, request.attempt, None, Usage(0, 0, 0), timings, outputs)
+    return DoneMessage(request.request_id, request.attempt, None, Usage(0, 0, 0), timings, outputs)
 
 
 def state_name(request: TrackedRequest) -> RequestStateName:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Deadlines(Generic[K]):
+class DeadlineHeap(Generic[K]):
     """A heap of deadlines; entries that were replaced or dropped stay in it until their time."""
 
     def __init__(self) -> None:

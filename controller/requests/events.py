@@ -6,26 +6,26 @@ from typing import NamedTuple
 from controller.fleet.registry import WorkerGone
 from controller.requests.request import RequestKey, TrackedRequest
 from shared.ids import BootId, WorkerId
-from shared.messages.control import AttemptRef, Claimed
+from shared.messages.control import AttemptRef, ClaimReport
 from shared.messages.conversation import Message
 from shared.messages.dispatch import Dispatch, DispatchReply
 from shared.messages.request_events import RequestEvent
-from shared.messages.stream import Done, Failed, StreamError
+from shared.messages.stream import DoneMessage, ErrorDetails, FailedMessage
 
 
-class Published(NamedTuple):
+class RequestPublished(NamedTuple):
     """A client published a request, maybe not for the first time."""
 
     request: TrackedRequest
 
 
-class Transferred(NamedTuple):
+class RequestsTransferred(NamedTuple):
     """The previous leader, which shut down, sent these requests, in this order."""
 
     requests: Sequence[TrackedRequest]
 
 
-class Queried(NamedTuple):
+class QueryReceived(NamedTuple):
     """A client cancelled a request or asked for its state. The answer is published on `reply`,
     unless that is empty. A client can only cancel a list as a whole: `of_part` says that the list
     runner cancels a part."""
@@ -42,16 +42,16 @@ class WorkerReported(NamedTuple):
     worker: WorkerId
 
 
-class WorkerClaimed(NamedTuple):
+class ClaimAnswered(NamedTuple):
     """A worker answered a claim that was sent at `asked_at`."""
 
     worker: WorkerId
     boot_id: BootId
-    claimed: Claimed
+    claimed: ClaimReport
     asked_at: float
 
 
-class ContentsReceived(NamedTuple):
+class RequestContentsReceived(NamedTuple):
     """A worker sent the contents of the first of the requests that it was asked for."""
 
     worker: WorkerId
@@ -59,14 +59,14 @@ class ContentsReceived(NamedTuple):
     contents: Sequence[Dispatch]
 
 
-class DispatchesAnswered(NamedTuple):
+class DispatchReplyReceived(NamedTuple):
     """A worker answered a message of dispatches; `reply` is None if nobody subscribes there."""
 
     number: int
     reply: DispatchReply | None
 
 
-class RequestsReported(NamedTuple):
+class RequestEventsReceived(NamedTuple):
     """A worker reported what happened to its requests."""
 
     worker: WorkerId
@@ -74,7 +74,7 @@ class RequestsReported(NamedTuple):
     events: Sequence[RequestEvent]
 
 
-class HistoryReceived(NamedTuple):
+class SessionHistoryReceived(NamedTuple):
     """The earlier messages of the session of a request; None if they are not available.
 
     `too_large`: they do not fit into one message.
@@ -85,18 +85,18 @@ class HistoryReceived(NamedTuple):
     too_large: bool = False
 
 
-class ListEnded(NamedTuple):
+class PromptListEnded(NamedTuple):
     """The list runner finished a list and sent its client the terminal message."""
 
     key: RequestKey
-    end: Done | Failed
+    end: DoneMessage | FailedMessage
 
 
 class EndRequests(NamedTuple):
     """End a request with an error, whatever its worker does; without a key, all requests."""
 
     key: RequestKey | None
-    error: StreamError
+    error: ErrorDetails
 
 
 class LinkRestored(NamedTuple):
@@ -112,7 +112,8 @@ class TimerFired(NamedTuple):
 
 
 Event = (
-    Published | Transferred | Queried | WorkerReported | WorkerGone | WorkerClaimed
-    | ContentsReceived | DispatchesAnswered | RequestsReported | HistoryReceived | ListEnded
-    | EndRequests | LinkRestored | ShutdownBegan | TimerFired
+    RequestPublished | RequestsTransferred | QueryReceived | WorkerReported | WorkerGone
+    | ClaimAnswered | RequestContentsReceived | DispatchReplyReceived | RequestEventsReceived
+    | SessionHistoryReceived | PromptListEnded | EndRequests | LinkRestored | ShutdownBegan
+    | TimerFired
 )  # fmt: skip

@@ -19,7 +19,7 @@ from shared.messages.control import (
     TellContents,
     TellSession,
 )
-from shared.messages.stream import StreamError, StreamMessage
+from shared.messages.stream import ErrorDetails, StreamMessage
 
 
 class SendStreamMessage(NamedTuple):
@@ -31,7 +31,7 @@ class SendStreamMessage(NamedTuple):
 
 
 class SendDispatches(NamedTuple):
-    """Offer requests to a worker; `DispatchesAnswered` with this number follows, or nothing."""
+    """Offer requests to a worker; `DispatchReplyReceived` with this number follows, or nothing."""
 
     worker: WorkerId
     number: int
@@ -60,13 +60,13 @@ class SendRequestState(NamedTuple):
 
 
 class SendToPromptListRunner(NamedTuple):
-    """Serve a list of prompts (`ListEnded` follows), attach one more inbox to it, cancel it for its
-    client, or fail it with an error."""
+    """Serve a list of prompts (`PromptListEnded` follows), attach one more inbox to it, cancel it
+    for its client, or fail it with an error."""
 
     verb: Literal["serve", "attach", "cancel", "fail"]
     request: TrackedRequest
     inbox: str = ""
-    error: StreamError | None = None
+    error: ErrorDetails | None = None
 
 
 class WriteLog(NamedTuple):
@@ -87,7 +87,7 @@ Instruction = (
 )
 
 
-class Instructions:
+class InstructionList:
     """The instructions that follow from one event, in order.
 
     Attributes:

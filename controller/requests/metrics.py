@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from controller.fleet.circuit_breaker import BreakerState
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.fleet.worker_view import WorkerView
 from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
 from controller.requests.request import TrackedRequest
@@ -35,7 +35,7 @@ _NO_LABEL = ""
 
 
 @dataclass(slots=True)
-class Totals:
+class DispatchCounts:
     """Counts over all terms, without labels.
 
     Attributes:
@@ -110,11 +110,11 @@ class ControllerMetrics(Collector):
         totals: counts that the wait queue and the dispatch queue update.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: NodeRegistry) -> None:
         self.accepted = self.completed = self.rejected = self.failed = 0
         self.retries = self.migrations = self.adoptions = 0
         self.turns: Counter[str] = Counter()
-        self.totals = Totals()
+        self.totals = DispatchCounts()
         self._workers = registry
         self._requests = _LabelledCounter(
             "mlx_controller_requests",

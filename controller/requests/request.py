@@ -4,19 +4,19 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from controller.fleet.placement import Outcome, Placement
+from controller.fleet.placement import DispatchAttempt, Outcome
 from controller.requests.answer_progress import AnswerProgress
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
 from shared.messages.control import AttemptRef, ClaimedRequest
 from shared.messages.conversation import Message
-from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal, dispatch_json
+from shared.messages.dispatch import MAX_INBOXES, Dispatch, DispatchRejection, dispatch_json
 from shared.messages.priorities import Priority
 from shared.messages.request import InferenceRequest
 from shared.messages.request_events import AttemptFailed, TokensEmitted
 from shared.messages.routes import Route
-from shared.messages.stream import Done, Failed, StreamError
+from shared.messages.stream import DoneMessage, ErrorDetails, FailedMessage
 
 RequestKey = tuple[ClientName, RequestId]
 
@@ -34,7 +34,7 @@ WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
 class WorkerRejection:
     """The rejection by one boot of a worker, whose last report had arrived at `seen_at`."""
 
-    refusal: Refusal
+    refusal: DispatchRejection
     boot_id: BootId
     seen_at: float
 
@@ -101,7 +101,7 @@ class TrackedRequest:
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     model: ModelId | None = None
-    placement: Placement | None = None
+    placement: DispatchAttempt | None = None
     query: RouteQuery | None = None
     decision: RouteDecision | None = None
     no_route: NoRoute | None = None
@@ -118,9 +118,9 @@ class TrackedRequest:
     migrations: int = 0
     crashes: int = 0
     failover: tuple[WorkerId, float] | None = None
-    last_error: StreamError | None = None
+    last_error: ErrorDetails | None = None
     pending_requeue: AttemptFailed | None = None
-    end: Done | Failed | None = None
+    end: DoneMessage | FailedMessage | None = None
     succeeded: bool = True
     ended_at: float | None = None
     updated_at: float = 0.0
@@ -275,9 +275,9 @@ class TrackedRequest:
     def deadline(self) -> float:
         return self.arrived_at + (self.contents.timeout_ms - self.elapsed_before_ms) / 1000
 
-    def deadline_exceeded(self) -> StreamError:
+    def deadline_exceeded(self) -> ErrorDetails:
         message = f"timeout_ms of {self.contents.timeout_ms} passed"
-        return StreamError.of("deadline_exceeded", message)
+        return ErrorDetails.of("deadline_exceeded", message)
 
     def runs_in(self, worker: WorkerId, boot_id: BootId | None) -> bool:
         """Whether this boot of a worker has the request."""
@@ -290,7 +290,7 @@ class TrackedRequest:
         self.inboxes += [inbox for inbox in inboxes if inbox not in self.inboxes]
         del self.inboxes[:-MAX_INBOXES]
 
-    def offer(self, decision: RouteDecision, placement: Placement) -> None:
+    def offer(self, decision: RouteDecision, placement: DispatchAttempt) -> None:
         """Begin an attempt: the request is offered to a worker."""
         view = decision.worker
         self.state, self.reason, self.attempt = "offered", "dispatching", self.attempt + 1
@@ -349,7 +349,7 @@ class TrackedRequest:
             self.placement.tokens_arrived(now)
         return self.progress.record(event, self.elapsed_ms(now))
 
-    def give_up_attempt(self, error: StreamError, now: float) -> None:
+    def give_up_attempt(self, error: ErrorDetails, now: float) -> None:
         """The worker is gone or requeued the request; another attempt follows."""
         self._end_placement("fault" if error.code in WORKER_FAULTS else "other", now)
         self.last_error = error

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.leader.election import LeaderElection
 from controller.rollout.policy import (
     SwitchConfigVersion,
@@ -97,7 +97,7 @@ class RolloutRunner:
         bus: Bus,
         controller: ControllerId,
         leadership: LeaderElection,
-        registry: Registry,
+        registry: NodeRegistry,
         take_failovers_ms: Callable[[], Mapping[WorkerId, float]],
         on_stable: Callable[[int, str | None], None],
         plan: Callable[[str], tuple[Effect | None, Sequence[SettingDifference]]],

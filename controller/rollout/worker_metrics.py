@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 from shared.ids import BootId, WorkerId
-from shared.messages.rollout import Speed
+from shared.messages.rollout import SpeedAtLoad
 from shared.messages.worker_report import WorkerReport
 
 MIN_TOKENS_PER_S = 1.0
@@ -44,7 +44,7 @@ class WorkerCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class MeanEstimate:
     """
     Attributes:
         error: standard error of the mean.
@@ -56,7 +56,7 @@ class Mean:
     count: int
 
     @classmethod
-    def of(cls, values: Collection[float]) -> "Mean":
+    def of(cls, values: Collection[float]) -> "MeanEstimate":
         count = len(values)
         if not count:
             return cls(0.0, 0.0, 0)
@@ -72,7 +72,8 @@ class _Measured:
     """What was measured of one worker.
 
     Attributes:
-        busy: for each report with active requests, their level (`Speed`) and the tokens per second.
+        busy: for each report with active requests, their level (`SpeedAtLoad`) and the tokens per
+            second.
     """
 
     boot_id: BootId
@@ -150,21 +151,23 @@ class PeriodMetrics:
             sum(counts.engine_restarts for counts in each),
         )
 
-    def speeds(self) -> dict[WorkerId, list[Speed]]:
+    def speeds(self) -> dict[WorkerId, list[SpeedAtLoad]]:
         """Return the mean speeds of each worker while it was busy, by level."""
-        found: dict[WorkerId, list[Speed]] = {}
+        found: dict[WorkerId, list[SpeedAtLoad]] = {}
         for worker, measured in self._measured.items():
             levels = sorted({level for level, _ in measured.busy})
             means = {
-                level: Mean.of([speed for at, speed in measured.busy if at == level]).value
+                level: MeanEstimate.of([speed for at, speed in measured.busy if at == level]).value
                 for level in levels
             }
-            found[worker] = [Speed(level=level, tokens_per_s=means[level]) for level in levels]
+            found[worker] = [
+                SpeedAtLoad(level=level, tokens_per_s=means[level]) for level in levels
+            ]
         return found
 
     def speed_share(
-        self, before: Mapping[WorkerId, Sequence[Speed]], workers: Collection[WorkerId]
-    ) -> Mean:
+        self, before: Mapping[WorkerId, Sequence[SpeedAtLoad]], workers: Collection[WorkerId]
+    ) -> MeanEstimate:
         """Return the mean speed of busy workers, as a share of their baseline speed at the same
         level. Reports at levels without a baseline are skipped."""
         shares: list[float] = []
@@ -176,7 +179,7 @@ class PeriodMetrics:
                 for level, speed in busy
                 if baseline.get(level, 0.0) >= MIN_TOKENS_PER_S
             ]
-        return Mean.of(shares)
+        return MeanEstimate.of(shares)
 
     def batch_changes_per_min(self, workers: Collection[WorkerId], now: float) -> float:
         """Return the rate of the worker whose batch size changes most often."""

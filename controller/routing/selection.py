@@ -44,7 +44,7 @@ TRIAL_REASON = "new settings on trial: gets its share of requests that are not u
 LIST_REASON = "the lowest share of batch slots in use: prompts of a list are spread"
 
 
-class Fleet(Protocol):
+class LiveWorkers(Protocol):
     """The workers that are alive."""
 
     def workers_with(self, model: ModelId) -> Sequence[WorkerView]:
@@ -98,7 +98,7 @@ class RouteDecision(NamedTuple):
 
 def select_worker(
     query: RouteQuery,
-    fleet: Fleet,
+    fleet: LiveWorkers,
     prefixes: CachedPrefixes,
     policy: Policy,
     *,
@@ -206,7 +206,7 @@ def _sample(
     query: RouteQuery,
     model: ModelId,
     links: Links,
-    fleet: Fleet,
+    fleet: LiveWorkers,
     prefixes: CachedPrefixes,
     rng: RandomSource,
     count: int,

@@ -20,14 +20,14 @@ _BACKDATED = datetime.timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CertificateAndKey:
     """A certificate and its private key, as PEM."""
 
     certificate: bytes
     key: bytes
 
 
-def new_authority(name: str) -> Identity:
+def new_authority(name: str) -> CertificateAndKey:
     """Create the certificate authority of a cluster; its key stays on this machine."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -41,7 +41,7 @@ def new_authority(name: str) -> Identity:
     return _identity(certificate, key)
 
 
-def new_server(authority: Identity, hosts: Sequence[str]) -> Identity:
+def new_server(authority: CertificateAndKey, hosts: Sequence[str]) -> CertificateAndKey:
     """Create the certificate of a server that is reached under these names and addresses.
 
     Raises:
@@ -115,8 +115,8 @@ def _host(name: str) -> x509.GeneralName:
         raise SettingsError(f"{name!r} is neither a host name nor an address") from None
 
 
-def _identity(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Identity:
-    return Identity(
+def _identity(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertificateAndKey:
+    return CertificateAndKey(
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(
             serialization.Encoding.PEM,

@@ -17,9 +17,9 @@ import orjson
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shared.access.certificates import Identity, new_authority
+from shared.access.certificates import CertificateAndKey, new_authority
 from shared.access.keys import new_seed, public_key
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.private_file import write_private
 from shared.access.roles import Role
 from shared.access.server_config import User, in_url
@@ -141,7 +141,7 @@ class AccessFolder:
         except OSError as error:
             raise SettingsError(f"{self.path}: {error.strerror}") from None
 
-    def add(self, role: Role, name: str, *, now: str) -> Membership:
+    def add(self, role: Role, name: str, *, now: str) -> MemberCredentials:
         """Add a user.
 
         Raises:
@@ -159,7 +159,7 @@ class AccessFolder:
         self._write_users([*self.users, user])
         return self.membership(role, name)
 
-    def rotate(self, role: Role, name: str) -> Membership:
+    def rotate(self, role: Role, name: str) -> MemberCredentials:
         """Give a user a new key; the old one is accepted until `retire` or the next `rotate`."""
         user = self._require(role, name)
         seed = new_seed()
@@ -196,7 +196,7 @@ class AccessFolder:
             server.remove()
         self._write_content(self._content.model_copy(update={"listening": listening}))
 
-    def membership(self, role: Role, name: str) -> Membership:
+    def membership(self, role: Role, name: str) -> MemberCredentials:
         """Return the membership of a user.
 
         Raises:
@@ -210,7 +210,9 @@ class AccessFolder:
         except OSError as error:
             raise SettingsError(f"{error.filename}: {error.strerror}") from None
         servers = [f"tls://{in_url(host)}:{listening.port}" for host in listening.names]
-        return Membership(role=role, name=name, servers=servers, seed=seed, authority=authority)
+        return MemberCredentials(
+            role=role, name=name, servers=servers, seed=seed, authority=authority
+        )
 
     def _require(self, role: Role, name: str) -> ClusterMember:
         user = self._find(role, name)
@@ -260,15 +262,17 @@ def _encoded(content: _Content) -> bytes:
     return orjson.dumps(content.model_dump(), option=orjson.OPT_INDENT_2)
 
 
-def _identity(folder: Path, name: str) -> Identity:
+def _identity(folder: Path, name: str) -> CertificateAndKey:
     certificate = (folder / f"{name}.crt").read_bytes()
-    return Identity(certificate, (folder / f"{name}.key").read_bytes())
+    return CertificateAndKey(certificate, (folder / f"{name}.key").read_bytes())
 
 
 def _servers(folder: Path, listening: ServerAddresses) -> Sequence[ServerConfigFolder]:
     return server_folders(folder, listening.names, listening.route_port)
 
 
-def _write_certificates(folder: Path, listening: ServerAddresses, authority: Identity) -> None:
+def _write_certificates(
+    folder: Path, listening: ServerAddresses, authority: CertificateAndKey
+) -> None:
     for server in _servers(folder, listening):
         server.write_certificate(authority)

@@ -29,7 +29,7 @@ def _seed(text: str) -> str:
     return text
 
 
-class Membership(BaseModel):
+class MemberCredentials(BaseModel):
     """
     Attributes:
         seed: of the user's nkey.
@@ -50,7 +50,7 @@ class Membership(BaseModel):
         return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
-def read_token(text: str) -> Membership:
+def read_token(text: str) -> MemberCredentials:
     """Return the membership in a token.
 
     Raises:
@@ -66,7 +66,7 @@ def read_token(text: str) -> Membership:
         content = decompressor.decompress(packed, _MAX_BYTES)
         if not decompressor.eof:
             raise ValueError
-        return Membership.model_validate_json(content)
+        return MemberCredentials.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "token"

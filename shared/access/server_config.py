@@ -42,7 +42,7 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Routes:
+class ClusterRoutes:
     """The routes of a server in a NATS cluster.
 
     Attributes:
@@ -66,7 +66,7 @@ def server_config(
     tls: TlsFiles | None,
     pid_file: Path | None = None,
     max_connections: int = 1024,
-    routes: Routes | None = None,
+    routes: ClusterRoutes | None = None,
 ) -> dict[str, Any]:
     """Return the configuration of a server. Users, limits and certificates can be changed while it
     runs (`nats-server --signal reload`). Relative paths start at its working directory.

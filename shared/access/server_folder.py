@@ -12,9 +12,9 @@ from pathlib import Path
 
 import orjson
 
-from shared.access.certificates import Identity, new_server
+from shared.access.certificates import CertificateAndKey, new_server
 from shared.access.private_file import write_private
-from shared.access.server_config import Routes, TlsFiles, User, server_config
+from shared.access.server_config import ClusterRoutes, TlsFiles, User, server_config
 
 CONFIG_NAME = "nats-server.json"
 PID_NAME = "nats-server.pid"
@@ -32,9 +32,9 @@ class ServerConfigFolder:
 
     path: Path
     names: Sequence[str]
-    routes: Routes | None
+    routes: ClusterRoutes | None
 
-    def write_certificate(self, authority: Identity) -> None:
+    def write_certificate(self, authority: CertificateAndKey) -> None:
         """Create and write a new certificate.
 
         Raises:
@@ -84,13 +84,13 @@ def server_folders(
         ServerConfigFolder(
             access / "servers" / name,
             [name],
-            Routes(name, [other for other in names if other != name], route_port),
+            ClusterRoutes(name, [other for other in names if other != name], route_port),
         )
         for name in dict.fromkeys(names)
     ]
 
 
-def write_identity(folder: Path, name: str, identity: Identity) -> None:
+def write_identity(folder: Path, name: str, identity: CertificateAndKey) -> None:
     """
     Raises:
         OSError: a file cannot be written.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.private_file import write_private
 from shared.access.roles import Role
 from shared.errors import SettingsError
@@ -33,7 +33,7 @@ def member_program(role: Role) -> MemberProgram:
             return role
 
 
-def join(member: Membership) -> None:
+def join(member: MemberCredentials) -> None:
     """Store a membership, in place of the previous one.
 
     Raises:
@@ -61,7 +61,7 @@ def leave(program: MemberProgram) -> bool:
     return True
 
 
-def membership(program: MemberProgram) -> Membership | None:
+def membership(program: MemberProgram) -> MemberCredentials | None:
     """Return the stored membership, or None.
 
     Raises:
@@ -69,7 +69,7 @@ def membership(program: MemberProgram) -> Membership | None:
     """
     path = _folder(program) / _MEMBERSHIP
     try:
-        return Membership.model_validate_json(path.read_bytes())
+        return MemberCredentials.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError):

@@ -2,7 +2,7 @@
 
 from shared.bus.bus import Bus
 from shared.bus.client import ServerInfo
-from shared.bus.key_value import Entry, KeyValueStore
+from shared.bus.key_value import KeyValueEntry, KeyValueStore
 from shared.bus.lease_store import LeaseEntry, LeaseStore
 from shared.bus.message import Handler, IncomingMessage
 from shared.bus.object_store import ObjectStore
@@ -12,9 +12,9 @@ from shared.bus.subscription import Subscription
 __all__ = [
     "Bus",
     "Endpoint",
-    "Entry",
     "Handler",
     "IncomingMessage",
+    "KeyValueEntry",
     "KeyValueStore",
     "LeaseEntry",
     "LeaseStore",

@@ -14,7 +14,7 @@ import nats.errors
 from nats.js import JetStreamContext
 
 from shared.bus.cancelling import cancellable
-from shared.bus.client import Client, ServerInfo
+from shared.bus.client import PatchedNatsClient, ServerInfo
 from shared.bus.message import Handler, IncomingMessage
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
 from shared.bus.refusals import PermissionViolationWatcher
@@ -34,7 +34,7 @@ class Bus:
 
     def __init__(self, settings: NatsSettings, *, name: str, inbox_prefix: str = "_INBOX") -> None:
         self._options = client_options(settings, name=name, inbox_prefix=inbox_prefix)
-        self._client = Client()
+        self._client = PatchedNatsClient()
         self._attached: set[Subscription | MicroService] = set()
         self._last_error: Exception | None = None
         self._violations = PermissionViolationWatcher()
@@ -283,7 +283,7 @@ class Bus:
                 raise BusError("the connection is closed") from None
 
     async def _open(self) -> None:
-        client = Client()
+        client = PatchedNatsClient()
 
         # Events of a client that is still connecting, or was replaced, are ignored.
         async def disconnected() -> None:

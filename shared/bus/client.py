@@ -33,7 +33,7 @@ class ServerInfo:
     requires_auth: bool
 
 
-class Client(NatsClient):
+class PatchedNatsClient(NatsClient):
     """As `nats.aio.client.Client`; messages sent on a breaking connection wait for the next one."""
 
     @property

@@ -16,7 +16,7 @@ _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyValueEntry:
     """
     Attributes:
         revision: `after` of the next write.
@@ -33,7 +33,7 @@ class KeyValueStore:
         self._bus = bus
         self._bucket = bucket
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValueEntry | None:
         """Return the entry of a key, or None.
 
         Raises:
@@ -46,7 +46,7 @@ class KeyValueStore:
             return None
         except _ERRORS as error:
             raise _bus_error(error, "read", key) from None
-        return Entry(entry.value or b"", entry.revision or 0)
+        return KeyValueEntry(entry.value or b"", entry.revision or 0)
 
     async def put(self, key: str, value: bytes, *, after: int) -> int:
         """Store a value, and return its revision.

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from shared.access.archive import back_up, restore
 from shared.access.folder import AccessFolder, new_listening
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.roles import ROLES, Role
 from shared.access.server_folder import CONFIG_NAME, PID_NAME, ServerConfigFolder
 from shared.access.stored_memberships import join, membership
@@ -276,7 +276,7 @@ def _reload(server: ServerConfigFolder) -> bool:
     return False
 
 
-def _print_token(member: Membership, *, as_json: bool) -> None:
+def _print_token(member: MemberCredentials, *, as_json: bool) -> None:
     token = member.token()
     if as_json:
         result = {"role": member.role, "name": member.name, "token": token}

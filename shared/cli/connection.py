@@ -9,7 +9,7 @@ from typing import TypeVar
 import uvloop
 from pydantic import SecretStr
 
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.stored_memberships import membership
 from shared.cli.local.stored import stored_token
 from shared.cli.options import read_settings
@@ -69,7 +69,7 @@ def with_cluster(
         return runner.run(connected())
 
 
-def service_membership() -> Membership | None:
+def service_membership() -> MemberCredentials | None:
     """Return the membership of a worker, controller or gateway on this machine.
 
     None if there is none, or if `cluster` itself has joined a cluster.

@@ -15,7 +15,7 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.outcomes import Outcome, print_outcomes
+from shared.cli.outcomes import WorkerOrderResult, print_outcomes
 from shared.cli.progress import ProgressDisplay
 from shared.cli.services.service import label_of
 from shared.cli.wait_notice import WAITING, wait_notice
@@ -62,12 +62,12 @@ def command(
     token: str | None,
     as_json: bool,
 ) -> None:
-    async def work(cluster: Cluster) -> list[Outcome]:
+    async def work(cluster: Cluster) -> list[WorkerOrderResult]:
         async with wait_notice(WAITING):
             reports = await select_workers(cluster, workers)
         with ProgressDisplay(quiet=as_json) as display:
 
-            async def order_one(report: WorkerReport) -> Outcome:
+            async def order_one(report: WorkerReport) -> WorkerOrderResult:
                 show = progress_callback(display, report)
                 return await drain(cluster, report, show, deadline_s=deadline, wait=wait)
 

@@ -8,7 +8,7 @@ import click
 import orjson
 import uvloop
 
-from shared.access.membership import Membership, read_token
+from shared.access.membership import MemberCredentials, read_token
 from shared.access.roles import ROLES
 from shared.access.stored_memberships import (
     MemberProgram,
@@ -91,7 +91,7 @@ def _usage(program: MemberProgram) -> str:
     return "cluster status" if program == "cluster" else program
 
 
-def _problem(member: Membership) -> str | None:
+def _problem(member: MemberCredentials) -> str | None:
     """Return why the cluster cannot be reached, or None."""
     joined = joined_settings(member_program(member.role))
     assert joined is not None

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from shared.cli.outcomes import Outcome
+from shared.cli.outcomes import WorkerOrderResult
 from shared.cli.views.models import ModelTableRow, model_rows
 from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, ModelError, Unavailable
@@ -46,7 +46,7 @@ def models_on_workers(
 
 async def load(
     cluster: Cluster, row: ModelTableRow, show: Callable[[ModelStatus], None], *, wait: bool
-) -> Outcome:
+) -> WorkerOrderResult:
     """Order a worker to load a model.
 
     Args:
@@ -54,32 +54,34 @@ async def load(
         wait: return when the model is warm or has failed, not at once.
     """
     if row.model.state == "warm":
-        return Outcome(row.worker, done="is warm already")
+        return WorkerOrderResult(row.worker, done="is warm already")
     started_at = time.monotonic()
     try:
         reply = await cluster.control(row.worker, LoadModel(model=row.model.id))
         if not reply.ok:
-            return Outcome(row.worker, code=reply.code, reason=reply.message)
+            return WorkerOrderResult(row.worker, code=reply.code, reason=reply.message)
         if not wait:
-            return Outcome(row.worker, done="is being loaded")
+            return WorkerOrderResult(row.worker, done="is being loaded")
         await _wait_until_warm(cluster, row, show)
     except ClusterError as error:
-        return Outcome(row.worker, code=error.code, reason=error.message)
-    return Outcome(row.worker, done=f"is warm after {time.monotonic() - started_at:.1f} s")
+        return WorkerOrderResult(row.worker, code=error.code, reason=error.message)
+    return WorkerOrderResult(
+        row.worker, done=f"is warm after {time.monotonic() - started_at:.1f} s"
+    )
 
 
-async def unload(cluster: Cluster, row: ModelTableRow) -> Outcome:
+async def unload(cluster: Cluster, row: ModelTableRow) -> WorkerOrderResult:
     """Order a worker to unload a model; return when the controllers know that it is unloaded."""
     try:
         reply = await cluster.control(row.worker, UnloadModel(model=row.model.id))
         if not reply.ok:
-            return Outcome(row.worker, code=reply.code, reason=reply.message)
+            return WorkerOrderResult(row.worker, code=reply.code, reason=reply.message)
         state = await _state_after_unload(cluster, row)
     except ClusterError as error:
-        return Outcome(row.worker, code=error.code, reason=error.message)
+        return WorkerOrderResult(row.worker, code=error.code, reason=error.message)
     if state in LOADED:
-        return Outcome(row.worker, done=f"is being unloaded; its state is {state}")
-    return Outcome(row.worker, done=f"is unloaded; its state is {state}")
+        return WorkerOrderResult(row.worker, done=f"is being unloaded; its state is {state}")
+    return WorkerOrderResult(row.worker, done=f"is unloaded; its state is {state}")
 
 
 async def _state_after_unload(cluster: Cluster, row: ModelTableRow) -> str:

@@ -21,7 +21,7 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.outcomes import Outcome, print_outcomes
+from shared.cli.outcomes import WorkerOrderResult, print_outcomes
 from shared.cli.progress import ProgressDisplay
 from shared.cli.views.formatting import printable
 from shared.cli.views.models import (
@@ -108,13 +108,13 @@ def load_model(
 ) -> None:
     """Load MODEL on all workers that are configured with it."""
 
-    async def work(cluster: Cluster) -> list[Outcome]:
+    async def work(cluster: Cluster) -> list[WorkerOrderResult]:
         async with wait_notice(WAITING):
             health = await cluster.health()
         rows = models_on_workers(health, ModelId(model), _worker_id(worker))
         with ProgressDisplay(quiet=as_json) as display:
 
-            async def load_one(row: ModelTableRow) -> Outcome:
+            async def load_one(row: ModelTableRow) -> WorkerOrderResult:
                 def show(status: ModelStatus) -> None:
                     display.update(
                         row.worker, f"{model_activity(status)} {model}", status.progress or 0.0
@@ -147,7 +147,7 @@ def unload_model(
 ) -> None:
     """Unload MODEL from all workers that have it loaded. Refused while requests use the model."""
 
-    async def work(cluster: Cluster) -> list[Outcome]:
+    async def work(cluster: Cluster) -> list[WorkerOrderResult]:
         rows = models_on_workers(await cluster.health(), ModelId(model), _worker_id(worker))
         if worker is None:
             rows = [row for row in rows if row.model.state in LOADED]
@@ -164,11 +164,11 @@ def _worker_id(name: str | None) -> WorkerId | None:
 
 
 async def _send_all(
-    rows: Sequence[ModelTableRow], order: Callable[[ModelTableRow], Awaitable[Outcome]]
-) -> list[Outcome]:
+    rows: Sequence[ModelTableRow], order: Callable[[ModelTableRow], Awaitable[WorkerOrderResult]]
+) -> list[WorkerOrderResult]:
     """Send an order to several workers concurrently; return the outcomes in the order of `rows`."""
 
-    async def send(row: ModelTableRow) -> Outcome:
+    async def send(row: ModelTableRow) -> WorkerOrderResult:
         return await order(row)
 
     async with asyncio.TaskGroup() as tasks:

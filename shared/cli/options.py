@@ -14,7 +14,7 @@ from shared.access.stored_memberships import MemberProgram, joined_settings
 from shared.errors import ClusterError, SettingsError
 from shared.folders import data_folder
 from shared.settings import ClusterSettings, load_settings
-from shared.settings.overrides import Machine
+from shared.settings.overrides import WorkerProperties
 from shared.settings.rolled_out import RolledOutVersion
 from shared.version import VERSION
 
@@ -90,7 +90,7 @@ def read_settings(
     *,
     command: MemberProgram | None = None,
     rolled_out: RolledOutVersion | None = None,
-    machine: Callable[[ClusterSettings], Machine] | None = None,
+    machine: Callable[[ClusterSettings], WorkerProperties] | None = None,
 ) -> ClusterSettings:
     """Load the settings and apply the connection options.
 

@@ -12,7 +12,7 @@ from shared.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkerOrderResult:
     """The result of a control order to one worker.
 
     Attributes:
@@ -27,7 +27,7 @@ class Outcome:
 
 
 def print_outcomes(
-    outcomes: Sequence[Outcome], failure: str, *, model: str | None = None, as_json: bool
+    outcomes: Sequence[WorkerOrderResult], failure: str, *, model: str | None = None, as_json: bool
 ) -> None:
     """Print the outcome of each worker.
 

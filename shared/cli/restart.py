@@ -15,7 +15,7 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.outcomes import Outcome, print_outcomes
+from shared.cli.outcomes import WorkerOrderResult, print_outcomes
 from shared.cli.progress import ProgressDisplay
 from shared.cli.wait_notice import WAITING, wait_notice
 from shared.cli.worker_orders import progress_callback, restart, select_workers
@@ -66,25 +66,26 @@ def command(
     if not workers and not rolling:
         raise InvalidRequest("name the workers, or restart all with --rolling")
 
-    async def work(cluster: Cluster) -> list[Outcome]:
+    async def work(cluster: Cluster) -> list[WorkerOrderResult]:
         async with wait_notice(WAITING):
             reports = await select_workers(cluster, workers)
         with ProgressDisplay(quiet=as_json) as display:
 
-            async def order_one(report: WorkerReport) -> Outcome:
+            async def order_one(report: WorkerReport) -> WorkerOrderResult:
                 show = progress_callback(display, report)
                 return await restart(cluster, report, show, deadline_s=deadline, limit_s=within)
 
             if not rolling:
                 return list(await asyncio.gather(*map(order_one, reports)))
-            outcomes: list[Outcome] = []
+            outcomes: list[WorkerOrderResult] = []
             for report in reports:
                 outcomes.append(outcome := await order_one(report))
                 if outcome.done is None:
                     reason = f"not restarted, because {report.id} did not come back"
                     remaining = reports[len(outcomes) :]
                     outcomes += [
-                        Outcome(other.id, code="skipped", reason=reason) for other in remaining
+                        WorkerOrderResult(other.id, code="skipped", reason=reason)
+                        for other in remaining
                     ]
                     break
             return outcomes

@@ -14,8 +14,8 @@ from shared.cli.services.catalogue import MAC_ONLY, SERVICES
 from shared.cli.services.installer import install, uninstall
 from shared.cli.services.launchd import log_rotation, rotation_file
 from shared.cli.services.requested import logs_folder, requested_service
-from shared.cli.services.service import Account, Level, label_of
-from shared.cli.services.supervisor import SupervisorName, local_supervisor, supervisor_named
+from shared.cli.services.service import Level, UserAccount, label_of
+from shared.cli.services.supervisor import ServiceManagerName, local_supervisor, supervisor_named
 from shared.errors import SettingsError
 
 _HELP = f"""Run parts of a cluster as services on this machine: launchd on a Mac, systemd on Linux.
@@ -146,7 +146,7 @@ def run_command(
 @prints_errors
 def uninstall_command(name: str, system: bool) -> None:
     """Stop a service, and delete its file and logs."""
-    level, supervisor, account = _level(system), local_supervisor(), Account.current()
+    level, supervisor, account = _level(system), local_supervisor(), UserAccount.current()
     if not uninstall(name, account, level, supervisor, logs_folder(account, supervisor.name)):
         other = "" if system else "; is it one with --system?"
         raise SettingsError(f"{name} is not an installed {level} service{other}")
@@ -169,7 +169,7 @@ def show(
     system: bool,
     config: Path | None,
     folder: Path | None,
-    kind: SupervisorName | None,
+    kind: ServiceManagerName | None,
     rotation: bool,
 ) -> None:
     """Print the service file that `install` would write."""
@@ -197,7 +197,7 @@ def show(
 @prints_errors
 def list_services(as_json: bool) -> None:
     """List installed services. The default subcommand."""
-    supervisor, account = local_supervisor(), Account.current()
+    supervisor, account = local_supervisor(), UserAccount.current()
     levels: tuple[Level, ...] = ("user", "system")
     found = [
         {"service": name, "level": level, "file": str(path)}

@@ -9,7 +9,7 @@ import uvloop
 from rich.console import Console
 from rich.text import Text
 
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.stored_memberships import joined_settings
 from shared.bus import Bus
 from shared.cli.connection import service_membership, with_cluster
@@ -102,7 +102,7 @@ def _print_own_worker() -> None:
     _print_lines(console, worker_table([report], console.width))
 
 
-async def _own_report(member: Membership) -> WorkerReport:
+async def _own_report(member: MemberCredentials) -> WorkerReport:
     """Ask the worker of this machine with its own key, which permits that.
 
     Raises:

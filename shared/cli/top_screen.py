@@ -12,7 +12,7 @@ from rich.live import Live
 
 from shared.cli.keyboard import Keyboard
 from shared.cli.views.frame import TopFrameData, frame
-from shared.cli.views.history import History
+from shared.cli.views.history import WorkerHistory
 from shared.cli.views.workers import SORTS
 from shared.client import Cluster
 from shared.errors import ClusterError
@@ -31,7 +31,7 @@ class TopScreen:
         self._cluster = cluster
         self._console = console
         self._interval_s = interval_s
-        self._history = History(interval_s)
+        self._history = WorkerHistory(interval_s)
         self._keyboard = Keyboard(self._on_key)
         self._live = Live(console=console, screen=True, auto_refresh=False)
         self._ended = asyncio.Event()

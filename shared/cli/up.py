@@ -120,11 +120,11 @@ def command(
         if settings.gateway.enabled:
             check_port(settings.gateway)  # before a model is downloaded or loaded
         fetch_demo_model(settings)
-        up = Up(plan, settings, list(command), token=token, as_json=as_json)
+        up = UpRun(plan, settings, list(command), token=token, as_json=as_json)
         sys.exit(run_service(up.run))
 
 
-class Up:
+class UpRun:
     """One run of `cluster up`."""
 
     def __init__(

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from shared.cli.outcomes import Outcome
+from shared.cli.outcomes import WorkerOrderResult
 from shared.cli.progress import ProgressDisplay, startup_progress
 from shared.cli.views.formatting import printable
 from shared.client import Cluster
@@ -44,7 +44,7 @@ async def drain(
     *,
     deadline_s: float | None,
     wait: bool,
-) -> Outcome:
+) -> WorkerOrderResult:
     """Order a worker to drain.
 
     Args:
@@ -55,11 +55,13 @@ async def drain(
     try:
         await _order(cluster, worker, deadline_s, restart=False)
         if not wait:
-            return Outcome(worker.id, done="drains")
+            return WorkerOrderResult(worker.id, done="drains")
         await _wait_until_gone(cluster, worker, on_progress)
     except ClusterError as error:
-        return Outcome(worker.id, code=error.code, reason=error.message)
-    return Outcome(worker.id, done=f"has left after {time.monotonic() - started_at:.1f} s")
+        return WorkerOrderResult(worker.id, code=error.code, reason=error.message)
+    return WorkerOrderResult(
+        worker.id, done=f"has left after {time.monotonic() - started_at:.1f} s"
+    )
 
 
 async def restart(
@@ -69,7 +71,7 @@ async def restart(
     *,
     deadline_s: float | None,
     limit_s: float,
-) -> Outcome:
+) -> WorkerOrderResult:
     """Order a worker to restart; return when the worker is ready again.
 
     Args:
@@ -82,8 +84,10 @@ async def restart(
         await _wait_until_gone(cluster, worker, on_progress)
         await _wait_until_ready(cluster, worker, on_progress, limit_s)
     except ClusterError as error:
-        return Outcome(worker.id, code=error.code, reason=error.message)
-    return Outcome(worker.id, done=f"is ready again after {time.monotonic() - started_at:.1f} s")
+        return WorkerOrderResult(worker.id, code=error.code, reason=error.message)
+    return WorkerOrderResult(
+        worker.id, done=f"is ready again after {time.monotonic() - started_at:.1f} s"
+    )
 
 
 def progress_callback(display: ProgressDisplay, worker: WorkerReport) -> OnProgress:

@@ -14,10 +14,10 @@ from shared.ids import RequestId, WorkerId
 from shared.messages.request import SentCharacters
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
-    Status,
+    ChunkMessage,
+    DoneMessage,
+    FailedMessage,
+    StatusMessage,
     StatusName,
     StreamMessage,
     Timings,
@@ -55,7 +55,7 @@ class Assembler:
         self._first_index = first_index
         self._choices: dict[int, _Choice] = {}
         self._early = 0
-        self._end: Done | None = None  # arrived before some of the tokens
+        self._end: DoneMessage | None = None  # arrived before some of the tokens
 
     @property
     def received_any(self) -> bool:
@@ -115,21 +115,21 @@ class Assembler:
             self._start_attempt(message.attempt)
         self.worker = message.worker or self.worker
         match message:
-            case Status():
+            case StatusMessage():
                 self.status, self.progress = message.status, message.progress
                 self.seed = message.seed if message.seed is not None else self.seed
                 return []
-            case Chunk():
+            case ChunkMessage():
                 self.status, self.progress = "running", None
                 self.usage = self.usage or message.usage
                 output = message.output
                 ends = output.finish_reason is not None and not output.token_ids
                 return self._join_all((self._aligned_end(output) if ends else output,))
-            case Done():
+            case DoneMessage():
                 self.status = "running"
                 self._end = message
                 return self._join_all([self._aligned_end(output) for output in message.outputs])
-            case Failed():
+            case FailedMessage():
                 self.done = True
                 raise message.error.to_exception()
 
@@ -188,7 +188,7 @@ class Assembler:
         choice.early[output.index] = output
         self._early += 1
 
-    def _is_whole(self, end: Done) -> bool:
+    def _is_whole(self, end: DoneMessage) -> bool:
         """Whether everything before the end was received: its tokens, and the ends of the other
         choices (the end of a single choice is in the terminal message)."""
         choices = self._choices.values()

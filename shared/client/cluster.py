@@ -10,7 +10,7 @@ import orjson
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
 from shared.client.completion import Completion
-from shared.client.inboxes import DedicatedInbox, Inbox
+from shared.client.inboxes import DedicatedInbox, StreamInbox
 from shared.client.recovery import DEFAULT_TIMES, RecoveryTimes
 from shared.client.stream import Stream
 from shared.client.typed import M, Schema, bind, check_single
@@ -99,7 +99,7 @@ class Cluster:
         self,
         bus: Bus,
         client: ClientName,
-        inbox: Inbox | None = None,
+        inbox: StreamInbox | None = None,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
         self._times = times

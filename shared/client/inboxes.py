@@ -53,7 +53,7 @@ class InboxSubscription(Protocol):
         """Unsubscribe."""
 
 
-class Inbox(Protocol):
+class StreamInbox(Protocol):
     """Receives the messages of streams."""
 
     multiplex: bool

@@ -73,7 +73,7 @@ class RecoveryTimes:
 DEFAULT_TIMES = RecoveryTimes()
 
 
-class Recovery:
+class StreamRecovery:
     """Decides the next step of one stream. `now` is seconds of any monotonic clock."""
 
     def __init__(self, now: float, connections: int, times: RecoveryTimes = DEFAULT_TIMES) -> None:

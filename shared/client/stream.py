@@ -14,13 +14,19 @@ from shared.bus import Bus
 from shared.client.assembler import Assembler
 from shared.client.completion import Completion
 from shared.client.inboxes import (
-    Inbox,
     InboxSubscription,
     NoResponderStatus,
     ReplyKind,
     StreamDelivery,
+    StreamInbox,
 )
-from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryInputs, RecoveryTimes, Step
+from shared.client.recovery import (
+    DEFAULT_TIMES,
+    RecoveryInputs,
+    RecoveryTimes,
+    Step,
+    StreamRecovery,
+)
 from shared.client.stream_buffer import StreamBuffer
 from shared.errors import StreamFailed
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
@@ -50,7 +56,7 @@ class Stream:
     def __init__(
         self,
         bus: Bus,
-        inbox: Inbox,
+        inbox: StreamInbox,
         client: ClientName,
         skill: SkillName,
         request_id: RequestId,
@@ -68,7 +74,7 @@ class Stream:
         self._skill = skill
         self._payload = payload
         self._assembler = Assembler(request_id, choices=choices, first_index=first_index)
-        self._recovery = Recovery(time.monotonic(), bus.connections, times)
+        self._recovery = StreamRecovery(time.monotonic(), bus.connections, times)
         self._before = before
         self._ended = False
         self._read_at: float | None = None
@@ -204,7 +210,7 @@ class Stream:
         self._read_at = time.monotonic()
         while self._must_wait_for_turn:
             yield await self._wait_for_turn()
-        self._recovery = Recovery(time.monotonic(), self._bus.connections, self._times)
+        self._recovery = StreamRecovery(time.monotonic(), self._bus.connections, self._times)
         self._stream_subscription = await self._inbox.join(self.request_id, self._buffer.put)
         try:
             await self._perform("publish")

@@ -16,7 +16,7 @@ _MAX_NAMES = 256
 """Anybody can announce; further announcements are ignored."""
 
 
-class Finder:
+class DiscoveredClusters:
     """The clusters that are announced now."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Finder:
 
 
 @contextlib.asynccontextmanager
-async def discovering(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
+async def discovering(interfaces: Sequence[str]) -> AsyncIterator[DiscoveredClusters]:
     """Query the network while the context is open, and collect the replies in the finder. A
     failure is only logged, and nothing is found.
 
@@ -47,7 +47,7 @@ async def discovering(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
     from zeroconf import Error, ServiceStateChange, Zeroconf
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-    finder = Finder()
+    finder = DiscoveredClusters()
     try:
         zeroconf = AsyncZeroconf(interfaces=list(interfaces)) if interfaces else AsyncZeroconf()
     except (OSError, Error) as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from shared.discovery.announcement import ClusterAnnouncement
-from shared.discovery.finder import Finder, discovering
+from shared.discovery.finder import DiscoveredClusters, discovering
 from shared.errors import SettingsError
 from shared.settings.nats import DiscoverySettings, NatsSettings
 from shared.settings.tree import ClusterSettings
@@ -50,7 +50,7 @@ async def select_servers(
 
 
 async def _wait_for_clusters(
-    finder: Finder, local: str, notify: Callable[[str], None]
+    finder: DiscoveredClusters, local: str, notify: Callable[[str], None]
 ) -> Sequence[ClusterAnnouncement]:
     """Return the clusters once there are some; none once the local server listens."""
     before: Sequence[ClusterAnnouncement] | None = None

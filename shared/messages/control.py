@@ -292,7 +292,7 @@ class ClaimedRequest(InternalMessagePart):
     crashes: Count = 0
 
 
-class Claimed(InternalMessagePart):
+class ClaimReport(InternalMessagePart):
     """The report of a worker to the leader that claims it.
 
     Attributes:
@@ -355,7 +355,7 @@ class ControlReply(InternalMessage):
     ok: bool
     code: str | None = None
     message: str | None = None
-    claimed: Claimed | None = None
+    claimed: ClaimReport | None = None
     contents: list[Dispatch] = []
     models: list[ModelStatus] = []
     sessions: list[SessionStatus] = []

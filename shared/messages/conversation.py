@@ -62,7 +62,7 @@ def turn_bytes(turn: Turn) -> int:
     )
 
 
-class Said(Protocol):
+class MessageLike(Protocol):
     """A message of any of the APIs."""
 
     @property
@@ -75,7 +75,7 @@ class Said(Protocol):
     def tool_calls(self) -> Sequence[ToolCall] | None: ...
 
 
-def continuation_problem(last: Said | None, *, bound: bool, thinks: bool) -> str | None:
+def continuation_problem(last: MessageLike | None, *, bound: bool, thinks: bool) -> str | None:
     """Return why an answer cannot continue the last message, or None.
 
     Args:

@@ -24,7 +24,7 @@ def choice_seed(seed: int, choice: int) -> int:
     return (seed + choice * _SEED_STRIDE) % 2**64
 
 
-class Refusal(InternalMessagePart):
+class DispatchRejection(InternalMessagePart):
     """Why a worker rejects a dispatch; `code` is a key of `errors.ERROR_CODES`."""
 
     code: str
@@ -130,7 +130,7 @@ class DispatchResult(InternalMessagePart):
     request_id: RequestId
     client: ClientName
     attempt: int
-    refusal: Refusal | None = None
+    refusal: DispatchRejection | None = None
 
 
 class DispatchReply(InternalMessage):

@@ -23,7 +23,7 @@ class WorkerHealth(InternalMessage):
     worker: WorkerReport
 
 
-class Leader(InternalMessagePart):
+class LeaderInfo(InternalMessagePart):
     """The leader and its term."""
 
     id: ControllerId
@@ -37,7 +37,7 @@ class ClusterHealth(InternalMessage):
     """
 
     status: Literal["ready", "degraded", "unavailable"]
-    leader: Leader | None = None
+    leader: LeaderInfo | None = None
     skills: dict[SkillName, list[ModelId]]
     controllers: list[ControllerReport]
     workers: list[WorkerReport]

@@ -29,7 +29,7 @@ Whole = Annotated[RolloutSettings, PlainSerializer(_whole)]
 """Serialized with the fields that are None, where None has a meaning."""
 
 
-class Speed(InternalMessagePart):
+class SpeedAtLoad(InternalMessagePart):
     """The speed of a worker at a load level.
 
     Attributes:
@@ -49,7 +49,7 @@ class Baseline(InternalMessagePart):
     """
 
     error_share: float = 0.0
-    speeds: dict[WorkerId, list[Speed]] = {}
+    speeds: dict[WorkerId, list[SpeedAtLoad]] = {}
 
 
 class Rollout(InternalMessagePart):

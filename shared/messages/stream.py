@@ -52,7 +52,7 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamError:
+class ErrorDetails:
     """Why a request ended without an answer; `code` is a key of `errors.ERROR_CODES`."""
 
     code: str
@@ -64,12 +64,12 @@ class StreamError:
     @classmethod
     def of(
         cls, code: str, message: str, param: str | None = None, *, retry_after_ms: int | None = None
-    ) -> "StreamError":
+    ) -> "ErrorDetails":
         """Return an error whose `retryable` is that of its code."""
         return cls(code, message, param, is_retryable(code), retry_after_ms)
 
     @classmethod
-    def from_exception(cls, error: ClusterError) -> "StreamError":
+    def from_exception(cls, error: ClusterError) -> "ErrorDetails":
         wait_ms = error.retry_after_ms
         return cls(error.code, error.message, error.param, error.retryable, wait_ms)
 
@@ -103,7 +103,7 @@ class ChoiceOutput:
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     stop_sequence: str | None = None
-    error: StreamError | None = None
+    error: ErrorDetails | None = None
 
     @property
     def turn(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _joined_calls(outputs: Sequence[ChoiceOutput]) -> list[dict[str, Any]] | Non
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StatusMessage:
     """The state of a request; `seed` is set with `accepted`, `progress` (0 to 1) if it is known.
     `reason` says why no worker has a `queued` request: the code of an error, or one of
     `QUEUED_REASONS`."""
@@ -171,7 +171,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ChunkMessage:
     """New tokens. The first chunk has the `usage` of the prompt."""
 
     request_id: RequestId
@@ -182,7 +182,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class DoneMessage:
     """The terminal message of a completed request. `outputs` are the last new tokens, or, for a
     request with `stream: false`, the whole choices; `route` is for requests with `debug`.
     `warnings` are sentences for people: parts of the request that could not be done, an invalid
@@ -199,18 +199,18 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedMessage:
     """The terminal message of a failed request. `request_id` is None only if it could not be
     read."""
 
     request_id: RequestId | None
     attempt: int
     worker: WorkerId | None
-    error: StreamError
+    error: ErrorDetails
     route: dict[str, Any] | None = None
 
 
-StreamMessage = Status | Chunk | Done | Failed
+StreamMessage = StatusMessage | ChunkMessage | DoneMessage | FailedMessage
 
 
 def to_dict(message: StreamMessage) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
         "worker": message.worker,
     }
     match message:
-        case Status():
+        case StatusMessage():
             body["status"] = message.status
             if message.progress is not None:
                 body["progress"] = message.progress
@@ -229,11 +229,11 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
                 body["seed"] = message.seed
             if message.reason is not None:
                 body["reason"] = message.reason
-        case Chunk():
+        case ChunkMessage():
             _put_output(body, message.output)
             if message.usage is not None:
                 body["usage"] = asdict(message.usage)
-        case Done():
+        case DoneMessage():
             if len(message.outputs) == 1 and message.outputs[0].error is None:
                 _put_output(body, message.outputs[0])
             elif message.outputs:
@@ -243,10 +243,10 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
             body["timings"] = asdict(message.timings)
             if message.warnings:
                 body["warnings"] = list(message.warnings)
-        case Failed():
+        case FailedMessage():
             body["done"] = True
             body["error"] = _error_body(message.error)
-    if isinstance(message, Done | Failed) and message.route is not None:
+    if isinstance(message, DoneMessage | FailedMessage) and message.route is not None:
         body["route"] = message.route
     return body
 
@@ -287,14 +287,14 @@ def _from_dict(body: dict[str, Any]) -> StreamMessage:
             raise ValueError(f"unknown status {body['status']!r}")
         progress = _optional(body, "progress", float, int)
         seed, reason = _optional(body, "seed", int), _optional(body, "reason", str)
-        return Status(*origin, body["status"], progress, seed, reason)
+        return StatusMessage(*origin, body["status"], progress, seed, reason)
     if not body.get("done"):
         usage = _usage_from(body["usage"]) if "usage" in body else None
-        return Chunk(*origin, _output_from(body), usage)
+        return ChunkMessage(*origin, _output_from(body), usage)
     if "error" in body:
-        return Failed(*origin, _error_from(body["error"]), _optional(body, "route", dict))
+        return FailedMessage(*origin, _error_from(body["error"]), _optional(body, "route", dict))
     outputs = body.get("choices") or ([body] if "index" in body else [])
-    return Done(
+    return DoneMessage(
         *origin,
         _usage_from(body["usage"]),
         Timings(*(_checked(body["timings"][name], float, int) for name in Timings.__slots__)),
@@ -342,8 +342,8 @@ def _usage_from(body: dict[str, Any]) -> Usage:
     )
 
 
-def _error_from(body: dict[str, Any]) -> StreamError:
-    return StreamError(
+def _error_from(body: dict[str, Any]) -> ErrorDetails:
+    return ErrorDetails(
         _checked(body["code"], str),
         _checked(body["message"], str),
         _optional(body, "param", str),
@@ -373,5 +373,5 @@ def _checked(value: Any, *kinds: type[Any]) -> Any:
     return value
 
 
-def _error_body(error: StreamError) -> dict[str, Any]:
+def _error_body(error: ErrorDetails) -> dict[str, Any]:
     return {key: value for key, value in asdict(error).items() if value is not None}

@@ -18,8 +18,8 @@ from pydantic_settings import (
 
 from shared.codec import shortened
 from shared.errors import SettingsError
-from shared.settings.origin import PREFIX, Origin, section, value_shape
-from shared.settings.overrides import Machine, Values, merged, overridden
+from shared.settings.origin import PREFIX, SettingOrigins, section, value_shape
+from shared.settings.overrides import Values, WorkerProperties, merged, overridden
 from shared.settings.rolled_out import RolledOutVersion, combined
 from shared.settings.tree import ClusterSettings
 from shared.settings.yaml_file import YamlFile
@@ -35,7 +35,7 @@ def load_settings(
     joined: Mapping[str, Any] | None = None,
     *,
     rolled_out: RolledOutVersion | None = None,
-    machine: Callable[[ClusterSettings], Machine] | None = None,
+    machine: Callable[[ClusterSettings], WorkerProperties] | None = None,
 ) -> ClusterSettings:
     """Read the settings once, at the start of a process.
 
@@ -61,7 +61,7 @@ def load_settings(
         files.insert(0, version)
         values = combined(values, version.values)
     _check_variables()
-    origin = Origin(flags or {}, files)
+    origin = SettingOrigins(flags or {}, files)
     membership = {} if _sets_nats(origin.flags, values) else dict(joined or {})
     settings = _build(values, membership, origin)
     _check_overrides(settings, origin)
@@ -78,7 +78,7 @@ def load_settings(
     return settings
 
 
-def read_text(text: str, name: str, machine: Machine | None = None) -> ClusterSettings:
+def read_text(text: str, name: str, machine: WorkerProperties | None = None) -> ClusterSettings:
     """Return the settings of a file for other machines, without other sources.
 
     Args:
@@ -88,7 +88,7 @@ def read_text(text: str, name: str, machine: Machine | None = None) -> ClusterSe
         SettingsError: as `load_settings`.
     """
     file = YamlFile(name, text)
-    origin = Origin({}, [file])
+    origin = SettingOrigins({}, [file])
     values = combined({}, file.values)
     settings = _build(values, {}, origin, environment=False)
     _check_overrides(settings, origin)
@@ -99,7 +99,7 @@ def read_text(text: str, name: str, machine: Machine | None = None) -> ClusterSe
 
 
 def _build(
-    values: Values, joined: Values, origin: Origin, *, environment: bool = True
+    values: Values, joined: Values, origin: SettingOrigins, *, environment: bool = True
 ) -> ClusterSettings:
     class Sources(ClusterSettings):
         @classmethod
@@ -123,7 +123,7 @@ def _build(
         raise SettingsError(f"environment: {error}; lists and mappings are JSON") from None
 
 
-def _check_overrides(settings: ClusterSettings, origin: Origin) -> None:
+def _check_overrides(settings: ClusterSettings, origin: SettingOrigins) -> None:
     """Validate each override alone, as on a machine that only it matches."""
     for index, override in enumerate(settings.overrides):
         for name, values in (("worker", override.worker), ("logging", override.logging)):

@@ -16,7 +16,7 @@ PREFIX = "CLUSTER__"
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SettingOrigins:
     """All sources of settings.
 
     Attributes:

@@ -12,7 +12,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class WorkerProperties:
     """The properties of a worker that are known before its settings."""
 
     worker: str
@@ -35,7 +35,9 @@ class Machine:
         return most is None or self.memory_bytes <= most * 1e9
 
 
-def overridden(values: Mapping[str, Any], settings: ClusterSettings, machine: Machine) -> Values:
+def overridden(
+    values: Mapping[str, Any], settings: ClusterSettings, machine: WorkerProperties
+) -> Values:
     """Return the values of a file with the overrides for one machine.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from shared.access.certificates import new_authority, new_server
 from shared.access.keys import new_seed, public_key
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.roles import Role
 from shared.access.server_config import TlsFiles, User, server_config
 from shared.settings.nats import NatsSettings, TlsSettings
@@ -30,7 +30,7 @@ _PLACED = ("host", "port", "jetstream")
 """Settings that each server has for itself."""
 
 
-def nats_of(member: Membership, folder: Path, *servers: str) -> NatsSettings:
+def nats_of(member: MemberCredentials, folder: Path, *servers: str) -> NatsSettings:
     """How somebody connects who has a token of a cluster of its own.
 
     Args:

@@ -11,7 +11,7 @@ import click
 from shared.cli.local.cluster import LocalPlan
 from shared.cli.local.model import fetch_demo_model
 from shared.cli.options import prints_errors, read_settings
-from shared.cli.up import Up, settings_of_flags
+from shared.cli.up import UpRun, settings_of_flags
 from shared.service import run_service
 from tests.access.members import Members
 
@@ -40,7 +40,7 @@ def main(
         environment=_STRICT,
     )
     fetch_demo_model(settings)
-    up = Up(plan, settings, [], token=None, as_json=True)
+    up = UpRun(plan, settings, [], token=None, as_json=True)
     sys.exit(run_service(up.run))
 
 

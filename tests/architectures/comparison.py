@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from tests.architectures.references import Said
 from worker.engine.agreement import allowed_gap, is_tie
-from worker.engine.tokens import Token
+from worker.engine.tokens import GeneratedToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Compared:
     difference: str | None = None
 
 
-def largest_gap(said: Said, tokens: Sequence[Token]) -> float:
+def largest_gap(said: Said, tokens: Sequence[GeneratedToken]) -> float:
     """Between the log-probabilities of a row, up to the first other token."""
     gaps = [0.0]
     for number, (token, expected) in enumerate(zip(tokens, said.ids, strict=False)):
@@ -48,7 +48,7 @@ def largest_gap(said: Said, tokens: Sequence[Token]) -> float:
     return max(gaps) if np.isfinite(gaps).all() else np.inf
 
 
-def compare(said: Said, tokens: Sequence[Token], limits: Limits) -> Compared:
+def compare(said: Said, tokens: Sequence[GeneratedToken], limits: Limits) -> Compared:
     """Judge a row: the tokens of all that mlx-lm said must be there, one by one."""
     largest = 0.0
     for number, (token, expected) in enumerate(zip(tokens, said.ids, strict=False)):
@@ -68,7 +68,7 @@ def compare(said: Said, tokens: Sequence[Token], limits: Limits) -> Compared:
     return Compared(largest)
 
 
-def _gap(expected: npt.NDArray[np.float64], token: Token) -> float:
+def _gap(expected: npt.NDArray[np.float64], token: GeneratedToken) -> float:
     if token.logprobs is None or token.token_id is None:
         return np.inf
     pairs = [(token.token_id, token.logprobs.sampled), *token.logprobs.top]

@@ -8,10 +8,10 @@ from tests.worker.engine.driven_batch import DrivenBatch, steady
 from tests.worker.engine.samplings import sampling
 from tests.worker.engine.watched_network import prepared
 from worker.engine.caches import CacheLayout
-from worker.engine.kv_memory import KVMemory, PrefixCacheConfig
+from worker.engine.kv_memory import KVBlockStore, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence
-from worker.engine.tokens import Token
+from worker.engine.tokens import GeneratedToken
 
 ANSWER_TOKENS = 24
 _BLOCK_TOKENS = 16
@@ -19,7 +19,7 @@ _TURNS_BETWEEN = 3
 _COPIES = 3
 _HOW = sampling(logprobs=5)
 
-Answers = dict[Ids, list[Token]]
+Answers = dict[Ids, list[GeneratedToken]]
 """By prompt."""
 
 
@@ -40,7 +40,7 @@ class ServedRows:
     def can_batch(self) -> bool:
         return self._model.layout.allows_batching
 
-    def copies(self, prompt: Ids) -> list[list[Token]]:
+    def copies(self, prompt: Ids) -> list[list[GeneratedToken]]:
         """Some rows of the same prompt, together."""
         driven = DrivenBatch(self._model)
         sequences = [_sequence(number, prompt) for number in range(_COPIES)]
@@ -55,7 +55,7 @@ class ServedRows:
     def phases(self, prompts: Sequence[Ids], longer: Sequence[Ids]) -> dict[str, Answers]:
         """With a prefix cache: prompts that join one after another, the same prompts again, and
         longer prompts with those as prefixes."""
-        memory = KVMemory(
+        memory = KVBlockStore(
             PrefixCacheConfig(block_tokens=_BLOCK_TOKENS, memory_bytes=2**30), lambda _: None
         )
         driven = DrivenBatch(self._model, kv_memory=memory)

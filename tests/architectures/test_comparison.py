@@ -5,17 +5,17 @@ import pytest
 
 from tests.architectures.comparison import Limits, compare, largest_gap
 from tests.architectures.references import Said
-from worker.engine.tokens import Token, TokenLogprobs
+from worker.engine.tokens import GeneratedToken, TokenLogprobs
 
 _LIMITS = Limits(own_gap=1e-5, epsilon=1e-7)
 _LOGPROBS = np.array([[-0.1, -3.0, -4.0], [-3.0, -0.1, -4.0]])
 _SAID = Said([0, 1], _LOGPROBS)
 
 
-def _token(place: int, token_id: int, off: float = 0.0) -> Token:
+def _token(place: int, token_id: int, off: float = 0.0) -> GeneratedToken:
     row = _LOGPROBS[place] + off
     top = [(id_, float(row[id_])) for id_ in (0, 1)]
-    return Token(1, token_id, None, TokenLogprobs(float(row[token_id]), top))
+    return GeneratedToken(1, token_id, None, TokenLogprobs(float(row[token_id]), top))
 
 
 def test_a_row_within_rounding_is_equal() -> None:
@@ -39,7 +39,7 @@ def test_another_token_differs_unless_two_were_as_likely() -> None:
     compared = compare(_SAID, [_token(0, 1), _token(1, 1)], _LIMITS)
     assert compared.difference == "token 1: 1 and not 0, which was likelier by 2.9"
     close = Said([0, 1], np.array([[-0.7, -0.7004, -9.0], [-3.0, -0.1, -4.0]]))
-    other = Token(1, 1, None, TokenLogprobs(-0.7004, [(0, -0.7), (1, -0.7004)]))
+    other = GeneratedToken(1, 1, None, TokenLogprobs(-0.7004, [(0, -0.7), (1, -0.7004)]))
     assert compare(close, [other], _LIMITS).tie == 0
 
 

@@ -3,20 +3,26 @@
 from typing import Any
 
 from controller.prompt_lists.list_runner import PromptListRunner
-from controller.requests.events import EndRequests, Event, ListEnded, Published, Queried
+from controller.requests.events import (
+    EndRequests,
+    Event,
+    PromptListEnded,
+    QueryReceived,
+    RequestPublished,
+)
 from controller.requests.instructions import SendToPromptListRunner
 from controller.requests.request import RequestKey, TrackedRequest
 from shared.bus import IncomingMessage
 from shared.ids import WorkerId
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
     FinishReason,
-    Status,
+    StatusMessage,
     StatusName,
-    StreamError,
     StreamMessage,
     Timings,
     Usage,
@@ -84,7 +90,7 @@ class DrivenRunner:
 
     def new_parts(self) -> list[TrackedRequest]:
         """Those that were submitted since the last look, also again."""
-        published = [each.request for each in self.events if isinstance(each, Published)]
+        published = [each.request for each in self.events if isinstance(each, RequestPublished)]
         new, self._read = published[self._read :], len(published)
         return new
 
@@ -96,13 +102,13 @@ class DrivenRunner:
         for part in parts:
             self._move(part, "running", 1)
 
-    def ended(self) -> list[Done | Failed]:
+    def ended(self) -> list[DoneMessage | FailedMessage]:
         """What the leader was told of lists."""
-        return [each.end for each in self.events if isinstance(each, ListEnded)]
+        return [each.end for each in self.events if isinstance(each, PromptListEnded)]
 
     def cancelled(self) -> list[str]:
         """The parts that the leader is to cancel."""
-        found = [each for each in self.events if isinstance(each, Queried)]
+        found = [each for each in self.events if isinstance(each, QueryReceived)]
         assert all(each.cancel and each.of_part and not each.reply for each in found)
         return [each.key[1] for each in found]
 
@@ -113,7 +119,7 @@ class DrivenRunner:
 
     def _submit(self, event: Event) -> None:
         self.events.append(event)
-        if isinstance(event, Published):
+        if isinstance(event, RequestPublished):
             self.known.setdefault(event.request.key, event.request)
 
     def _move(self, part: TrackedRequest, state: Any, attempt: int) -> None:
@@ -123,7 +129,7 @@ class DrivenRunner:
     # Workers.
 
     def say(self, part: TrackedRequest, status: StatusName) -> None:
-        self.hear(Status(*_origin(part), status))
+        self.hear(StatusMessage(*_origin(part), status))
 
     def speak(
         self,
@@ -137,7 +143,7 @@ class DrivenRunner:
         """New tokens of a choice."""
         self.run(part)
         output = _spoken(choice, index, token_ids, reason)
-        self.hear(Chunk(*_origin(part), output, usage))
+        self.hear(ChunkMessage(*_origin(part), output, usage))
 
     def end(
         self,
@@ -155,7 +161,7 @@ class DrivenRunner:
         self._move(part, "ended", 1)
         output = _spoken(choice, index, token_ids, reason)
         count = usage or Usage(5, 1, index + len(token_ids))
-        self.hear(Done(*_origin(part), count, timings, (output,), route, warnings))
+        self.hear(DoneMessage(*_origin(part), count, timings, (output,), route, warnings))
 
     def answer(self, part: TrackedRequest, *token_ids: int) -> None:
         """The same whole answer in each choice."""
@@ -171,7 +177,7 @@ class DrivenRunner:
         """The leader or a worker ends a part."""
         known = self.known[part.key]
         known.state, known.succeeded = "ended", False
-        self.hear(Failed(*_origin(part), StreamError.of(code, message, **fields)))
+        self.hear(FailedMessage(*_origin(part), ErrorDetails.of(code, message, **fields)))
 
     def hear(self, *messages: StreamMessage) -> None:
         for message in messages:
@@ -202,11 +208,11 @@ class DrivenRunner:
     def told(self, inbox: str = INBOX) -> list[StreamMessage]:
         return [each for to, messages, _ in self.put if to == inbox for each in messages]
 
-    def chunks(self, inbox: str = INBOX) -> list[Chunk]:
-        return [each for each in self.told(inbox) if isinstance(each, Chunk)]
+    def chunks(self, inbox: str = INBOX) -> list[ChunkMessage]:
+        return [each for each in self.told(inbox) if isinstance(each, ChunkMessage)]
 
     def statuses(self, inbox: str = INBOX) -> list[str]:
-        return [each.status for each in self.told(inbox) if isinstance(each, Status)]
+        return [each.status for each in self.told(inbox) if isinstance(each, StatusMessage)]
 
     def tokens(self, inbox: str = INBOX) -> dict[int, list[int]]:
         """By choice, in order and without a gap."""
@@ -221,19 +227,19 @@ class DrivenRunner:
         outputs = [chunk.output for chunk in self.chunks(inbox)]
         return {each.choice: each.finish_reason for each in outputs if each.finish_reason}
 
-    def errors(self, inbox: str = INBOX) -> dict[int, StreamError]:
+    def errors(self, inbox: str = INBOX) -> dict[int, ErrorDetails]:
         outputs = [chunk.output for chunk in self.chunks(inbox)]
         return {each.choice: each.error for each in outputs if each.error is not None}
 
-    def done(self, inbox: str = INBOX) -> Done:
+    def done(self, inbox: str = INBOX) -> DoneMessage:
         """The good end, after which nothing was said."""
         end = self.told(inbox)[-1]
-        assert isinstance(end, Done), end
+        assert isinstance(end, DoneMessage), end
         return end
 
-    def failed(self, inbox: str = INBOX) -> StreamError:
+    def failed(self, inbox: str = INBOX) -> ErrorDetails:
         end = self.told(inbox)[-1]
-        assert isinstance(end, Failed), end
+        assert isinstance(end, FailedMessage), end
         return end.error
 
 

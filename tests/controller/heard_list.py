@@ -7,7 +7,13 @@ from shared.client.assembler import Assembler
 from shared.errors import StreamFailed
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch
-from shared.messages.stream import Chunk, Done, Failed, StreamError, StreamMessage
+from shared.messages.stream import (
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
+    StreamMessage,
+)
 from tests.controller.inbox import Inbox
 from tests.controller.running import Running
 from tests.controller.simulated_worker import SimulatedWorker
@@ -29,11 +35,11 @@ class HeardList:
         self.messages: list[StreamMessage] = []
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}
-        self.errors: dict[int, StreamError] = {}
+        self.errors: dict[int, ErrorDetails] = {}
 
     @property
-    def chunks(self) -> list[Chunk]:
-        return [message for message in self.messages if isinstance(message, Chunk)]
+    def chunks(self) -> list[ChunkMessage]:
+        return [message for message in self.messages if isinstance(message, ChunkMessage)]
 
     async def has_tokens(self, count: int) -> None:
         """Return once so many came."""
@@ -45,20 +51,20 @@ class HeardList:
         while choice not in self.reasons:
             await self._hear()
 
-    async def done(self) -> Done:
+    async def done(self) -> DoneMessage:
         """The good end; nothing else came after it."""
         end = await self._end()
-        assert isinstance(end, Done), end
+        assert isinstance(end, DoneMessage), end
         assert self._assembler.done, "something is missing"
         return end
 
-    async def failed(self) -> Failed:
+    async def failed(self) -> FailedMessage:
         end = await self._end()
-        assert isinstance(end, Failed), end
+        assert isinstance(end, FailedMessage), end
         return end
 
     async def _end(self) -> StreamMessage:
-        while not isinstance(await self._hear(), Done | Failed):
+        while not isinstance(await self._hear(), DoneMessage | FailedMessage):
             pass
         assert self.inbox.rest() == []
         return self.messages[-1]

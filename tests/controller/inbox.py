@@ -3,7 +3,7 @@
 import asyncio
 
 from shared.bus import Bus, IncomingMessage
-from shared.messages.stream import Done, Failed, Status, StreamMessage
+from shared.messages.stream import DoneMessage, FailedMessage, StatusMessage, StreamMessage
 from shared.messages.stream import decode as decode_stream
 from tests.controller.simulated_worker import WAIT_S
 
@@ -31,42 +31,42 @@ class Inbox:
     async def next(self, limit_s: float = WAIT_S) -> StreamMessage:
         return await asyncio.wait_for(self._messages.get(), limit_s)
 
-    async def accepted(self) -> Status:
+    async def accepted(self) -> StatusMessage:
         """What its worker says first, after what the leader may say while none has it."""
         message = await self.next()
-        while isinstance(message, Status) and message.status == "queued":
+        while isinstance(message, StatusMessage) and message.status == "queued":
             message = await self.next()
-        assert isinstance(message, Status) and message.status == "accepted", message
+        assert isinstance(message, StatusMessage) and message.status == "accepted", message
         return message
 
     async def last(self) -> StreamMessage:
         """The next message but those that say how the request stands."""
         message = await self.next()
-        while isinstance(message, Status):
+        while isinstance(message, StatusMessage):
             message = await self.next()
         return message
 
-    async def done(self) -> Done:
+    async def done(self) -> DoneMessage:
         """The next message, likewise: the good end."""
         message = await self.last()
-        assert isinstance(message, Done), message
+        assert isinstance(message, DoneMessage), message
         return message
 
-    async def end(self) -> Failed:
+    async def end(self) -> FailedMessage:
         """The next message, likewise: the bad end."""
         return failed(await self.last())
 
-    def rest_of_status(self) -> list[Status]:
+    def rest_of_status(self) -> list[StatusMessage]:
         """The same: nothing but how the request stands."""
         rest = self.rest()
-        assert all(isinstance(message, Status) for message in rest), rest
-        return [message for message in rest if isinstance(message, Status)]
+        assert all(isinstance(message, StatusMessage) for message in rest), rest
+        return [message for message in rest if isinstance(message, StatusMessage)]
 
     def rest(self) -> list[StreamMessage]:
         """What is there without waiting."""
         return [self._messages.get_nowait() for _ in range(self._messages.qsize())]
 
 
-def failed(message: StreamMessage) -> Failed:
-    assert isinstance(message, Failed)
+def failed(message: StreamMessage) -> FailedMessage:
+    assert isinstance(message, FailedMessage)
     return message

@@ -16,7 +16,7 @@ from shared.logs import BusLogHandler
 from shared.messages.control import RequestState
 from shared.messages.dispatch import Dispatch, Transfer, TransferReply
 from shared.messages.request import InferenceRequest
-from shared.messages.stream import Failed, Status, StreamMessage
+from shared.messages.stream import FailedMessage, StatusMessage, StreamMessage
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.nats import NatsSettings
@@ -234,13 +234,13 @@ async def running_controller(
             await own.close()
 
 
-def accepted(message: StreamMessage) -> Status:
-    assert isinstance(message, Status) and message.status == "accepted"
+def accepted(message: StreamMessage) -> StatusMessage:
+    assert isinstance(message, StatusMessage) and message.status == "accepted"
     return message
 
 
-def failed(message: StreamMessage) -> Failed:
-    assert isinstance(message, Failed)
+def failed(message: StreamMessage) -> FailedMessage:
+    assert isinstance(message, FailedMessage)
     return message
 
 

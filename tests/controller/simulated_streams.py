@@ -16,10 +16,10 @@ from shared.messages.request_events import (
 )
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
-    StreamError,
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
     StreamMessage,
     Timings,
     Usage,
@@ -69,14 +69,16 @@ class SimulatedStreams:
         client."""
         output = spoken(index, *token_ids, **fields)
         await self.emit(dispatch, index, *token_ids, choice=output.choice)
-        await self.send(dispatch, Chunk(dispatch.request_id, dispatch.attempt, self.id, output))
+        await self.send(
+            dispatch, ChunkMessage(dispatch.request_id, dispatch.attempt, self.id, output)
+        )
 
     async def end(self, dispatch: Dispatch, *outputs: ChoiceOutput, usage: Usage) -> None:
         """The good end of a stream, with its last outputs: the leader is told first, so that it
         never knows less than the client."""
         await self.finish_unheard(dispatch)
         origin = dispatch.request_id, dispatch.attempt, self.id
-        await self.send(dispatch, Done(*origin, usage, Timings(1, 2, 3, 4), outputs))
+        await self.send(dispatch, DoneMessage(*origin, usage, Timings(1, 2, 3, 4), outputs))
 
     async def finish_unheard(self, dispatch: Dispatch) -> None:
         """The leader is told of the end; what the client is told gets lost."""
@@ -97,11 +99,11 @@ class SimulatedStreams:
         for inbox in self.requests.inboxes(dispatch):
             await self._bus.publish(inbox, encode_stream(message, multiplex=multiplex))
 
-    async def fail_openly(self, dispatch: Dispatch, error: StreamError) -> None:
+    async def fail_openly(self, dispatch: Dispatch, error: ErrorDetails) -> None:
         """A bad end of which the client is told too."""
         await self.fail(dispatch, terminal_sent=True, code=error.code, message=error.message)
         origin = dispatch.request_id, dispatch.attempt, self.id
-        await self.send(dispatch, Failed(*origin, error))
+        await self.send(dispatch, FailedMessage(*origin, error))
 
     async def fail(
         self,

@@ -12,7 +12,7 @@ from shared.ids import RequestId
 from shared.messages.control import (
     AttachInbox,
     CancelRequest,
-    Claimed,
+    ClaimReport,
     ClaimWorker,
     ControlReply,
     ForgetSession,
@@ -22,16 +22,16 @@ from shared.messages.control import (
 from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,
+    DispatchRejection,
     DispatchReply,
     DispatchResult,
-    Refusal,
 )
 from shared.messages.events import EventType, KeptPrefixes, WorkerEvent
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 from tests.controller.simulated_streams import SimulatedStreams, origin_of
 from tests.controller.values import report
 
-Answer = Literal["accept", "silence"] | Refusal
+Answer = Literal["accept", "silence"] | DispatchRejection
 WAIT_S = 10
 
 
@@ -129,24 +129,24 @@ class SimulatedWorker(SimulatedStreams):
             if answer == "silence":
                 self._unanswered[dispatch.request_id] = message.reply
                 return
-            refusal = answer if isinstance(answer, Refusal) else None
+            refusal = answer if isinstance(answer, DispatchRejection) else None
             results.append(DispatchResult(**origin_of(dispatch), refusal=refusal))
             if refusal is None:
                 await self._accept(dispatch)
         await self._reply(message.reply, self.results(results))
 
-    def _refusal(self, batch: DispatchBatch) -> Refusal | None:
+    def _refusal(self, batch: DispatchBatch) -> DispatchRejection | None:
         try:
             self.claim.check_work(batch.term, batch.owner)
         except RequestError as error:
-            return Refusal(code=error.code, message=error.message)
+            return DispatchRejection(code=error.code, message=error.message)
         return None
 
     async def _accept(self, dispatch: Dispatch) -> None:
         self.requests.accept(dispatch)
         if dispatch.request.stream and not dispatch.retries and dispatch.resume is None:
             origin = dispatch.request_id, dispatch.attempt, self.id
-            await self.send(dispatch, Status(*origin, "accepted", seed=dispatch.seed))
+            await self.send(dispatch, StatusMessage(*origin, "accepted", seed=dispatch.seed))
 
     async def _reply(self, subject: str, results: Sequence[DispatchResult]) -> None:
         reply = DispatchReply(worker=self.id, boot_id=self.boot, results=list(results))
@@ -160,7 +160,7 @@ class SimulatedWorker(SimulatedStreams):
         except RequestError as error:
             reply = ControlReply(worker=self.id, ok=False, code=error.code, message=error.message)
         else:
-            claimed = Claimed(term=self.claim.term, requests=self.requests.claimed())
+            claimed = ClaimReport(term=self.claim.term, requests=self.requests.claimed())
             reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, claimed=claimed)
         await self._bus.publish(message.reply, encode(reply))
 
@@ -209,7 +209,7 @@ class SimulatedWorker(SimulatedStreams):
 
 
 def refuse(code: str, retry_after_ms: int | None = None) -> Callable[[Dispatch], Answer]:
-    refusal = Refusal(code=code, message=f"it said {code}", retry_after_ms=retry_after_ms)
+    refusal = DispatchRejection(code=code, message=f"it said {code}", retry_after_ms=retry_after_ms)
     return lambda dispatch: refusal
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from shared.ids import RequestId
 from shared.messages.control import AttachInbox
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 from tests.controller.inbox import Inbox, failed
 from tests.controller.running import Running, running_state
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
@@ -37,7 +37,7 @@ async def finished(cluster: Running) -> SimulatedWorker:
 
 async def hear_queued(inbox: Inbox, *, attempt: int) -> None:
     message = await inbox.next()
-    assert message == Status(RequestId("r"), attempt, None, "queued", reason="dispatching")
+    assert message == StatusMessage(RequestId("r"), attempt, None, "queued", reason="dispatching")
 
 
 def check(order: AttachInbox, cluster: Running, inbox: Inbox) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from shared.bus import Bus
 from shared.ids import LOCAL_CLIENT, RequestId
-from shared.messages.stream import Failed
+from shared.messages.stream import FailedMessage
 from shared.settings.nats import NatsSettings
 from tests.access.roles import as_tester
 from tests.controller.running import Running, running_controller, running_state
@@ -162,4 +162,4 @@ async def test_what_is_given_back_before_its_ack_is_dispatched_once_more_and_no_
     assert second.unread[0] == first.unread[0] == 0
     state = await cluster.query("status", "r")
     assert (state.state, state.worker, state.attempt) == ("running", "w2", again.attempt)
-    assert not [message for message in inbox.rest() if isinstance(message, Failed)]
+    assert not [message for message in inbox.rest() if isinstance(message, FailedMessage)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shared.codec import decode
-from shared.messages.health import ClusterHealth, Leader
+from shared.messages.health import ClusterHealth, LeaderInfo
 from tests.controller.running import CONTROLLER, Running
 from tests.controller.simulated_worker import WAIT_S
 
@@ -50,4 +50,4 @@ async def test_an_event_with_impossible_values_is_not_believed(
     health = decode(ClusterHealth, answer.payload)
     assert health.workers == []
     assert [controller.id for controller in health.controllers] == ["c-1"]
-    assert health.leader == Leader(id=CONTROLLER, term=term)
+    assert health.leader == LeaderInfo(id=CONTROLLER, term=term)

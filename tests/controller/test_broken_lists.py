@@ -8,9 +8,9 @@ import pytest
 from shared.bus import Bus
 from shared.client import connect
 from shared.messages.stream import (
-    Done,
-    Status,
-    StreamError,
+    DoneMessage,
+    ErrorDetails,
+    StatusMessage,
     Timings,
     Usage,
 )
@@ -31,7 +31,7 @@ async def test_a_prompt_that_fails_does_so_alone(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
     await one.speak(first, 0, 1, 2)
     await stream.has_tokens(2)
-    error = StreamError.of("request_failed", "the engine could not", "prompt")
+    error = ErrorDetails.of("request_failed", "the engine could not", "prompt")
     await one.fail_openly(first, error)
     await stream.has_ended(0)
     await other.speak(second, 0, 7)
@@ -41,7 +41,7 @@ async def test_a_prompt_that_fails_does_so_alone(cluster: Running) -> None:
     assert stream.reasons == {0: "error", 1: "stop"}
     assert stream.tokens == {0: [1, 2], 1: [7]}
     assert stream.errors == {
-        0: StreamError("request_failed", "prompt.0: the engine could not", "prompt")
+        0: ErrorDetails("request_failed", "prompt.0: the engine could not", "prompt")
     }
     assert end.usage.completion_tokens == 3
     report = cluster.controller.report()
@@ -52,7 +52,7 @@ async def test_what_is_wrong_with_the_request_ends_all_of_it_and_what_was_done_f
     cluster: Running,
 ) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
-    error = StreamError.of("invalid_request", "prompt: token id 9 is outside", "prompt")
+    error = ErrorDetails.of("invalid_request", "prompt: token id 9 is outside", "prompt")
     await other.fail_openly(second, error)
     end = await stream.failed()
     assert (end.error.code, end.error.param) == ("invalid_request", "prompt")
@@ -79,7 +79,7 @@ async def test_a_prompt_whose_worker_dies_later_goes_on_at_another(cluster: Runn
     assert stream.tokens == {0: [1, 2, 3], 1: [7]}
 
 
-GONE = StreamError.of("client_gone", "nobody listened")
+GONE = ErrorDetails.of("client_gone", "nobody listened")
 
 
 async def test_a_prompt_whose_worker_lost_sight_of_us_is_served_again_and_told_once(
@@ -181,7 +181,9 @@ async def test_an_end_of_which_only_the_client_was_told_counts_and_the_leader_fi
         last = spoken(0, 1, finish_reason="stop")
         origin = dispatch.request_id, dispatch.attempt, worker.id
         worker.requests.end(dispatch, "finished")
-        await worker.send(dispatch, Done(*origin, Usage(5, 1, 1), Timings(1, 2, 3, 4), (last,)))
+        await worker.send(
+            dispatch, DoneMessage(*origin, Usage(5, 1, 1), Timings(1, 2, 3, 4), (last,))
+        )
     await stream.done()
     await cluster.until(lambda: len(cluster.machine._store) == 0)
 
@@ -237,7 +239,7 @@ async def test_a_controller_that_shuts_down_says_so(nats_settings: NatsSettings,
         stream, ((one, first), _) = await both(cluster)
         await one.speak(first, 0, 1)
         await stream.has_tokens(1)
-    (end,) = [message for message in stream.inbox.rest() if not isinstance(message, Status)]
+    (end,) = [message for message in stream.inbox.rest() if not isinstance(message, StatusMessage)]
     assert failed(end).error.code == "draining"
 
 

@@ -10,7 +10,7 @@ from shared.bus import Bus
 from shared.client import connect
 from shared.ids import LOCAL_CLIENT, RequestId
 from shared.messages.dispatch import Dispatch
-from shared.messages.stream import Status, Usage
+from shared.messages.stream import StatusMessage, Usage
 from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client
 from tests.controller.inbox import Inbox
@@ -203,7 +203,9 @@ async def test_a_request_waits_a_moment_for_workers_that_have_not_told_yet(pair:
     silent.answers_claims.clear()
     leader = await take_over(pair, other)
     inbox = await pair.ask(request_id="r")
-    assert await inbox.next() == Status(RequestId("r"), 0, None, "queued", reason="leader_change")
+    assert await inbox.next() == StatusMessage(
+        RequestId("r"), 0, None, "queued", reason="leader_change"
+    )
     assert (await other.next_dispatch()).attempt == leader.first_attempt
     assert silent.unread == (0, 0)
 

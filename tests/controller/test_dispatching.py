@@ -4,7 +4,7 @@ import pytest
 
 from shared.bus import Bus
 from shared.ids import RequestId
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 from shared.settings.nats import NatsSettings
 from tests.controller.running import Running, running_controller
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
@@ -100,7 +100,7 @@ async def test_a_request_that_waits_for_an_ack_hears_that_it_is_queued_and_why(
     inbox = await cluster.ask(request_id="r")
     for _ in range(2):
         waiting = await inbox.next()
-        assert waiting == Status(
+        assert waiting == StatusMessage(
             RequestId("r"), cluster.first_attempt, None, "queued", reason="dispatching"
         )
 

@@ -6,7 +6,7 @@ import pytest
 
 from shared.bus import Bus, IncomingMessage
 from shared.codec import decode
-from shared.messages.health import ClusterHealth, ControllerHealth, Leader
+from shared.messages.health import ClusterHealth, ControllerHealth, LeaderInfo
 from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL
 from tests.controller.pair import FIRST, SECOND, Pair, running_pair
@@ -31,7 +31,7 @@ async def test_health_is_answered_on_its_subjects(cluster: Running) -> None:
         assert (health.controller.leader, health.controller.leader_problem) == (True, None)
     state = await cluster_health(cluster.bus)
     assert (state.status, state.skills) == ("degraded", {"chat": ["demo"]})
-    assert state.leader == Leader(id=CONTROLLER, term=cluster.machine.term)
+    assert state.leader == LeaderInfo(id=CONTROLLER, term=cluster.machine.term)
     assert [(worker.id, worker.state) for worker in state.workers] == [
         ("w1", "ready"), ("w2", "warming"),
     ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.messages.stream import Failed, Status, StreamError, Usage
+from shared.messages.stream import ErrorDetails, FailedMessage, StatusMessage, Usage
 from tests.controller.driven_runner import DrivenRunner
 
 # Parts that fail.
@@ -17,7 +17,7 @@ def test_a_part_that_fails_does_so_alone(runner: DrivenRunner) -> None:
     assert runner.reasons() == {0: "error", 1: "stop"}
     assert runner.tokens() == {0: [1, 2], 1: [7]}
     assert runner.errors() == {
-        0: StreamError("request_failed", "prompt.0: the engine could not", "prompt")
+        0: ErrorDetails("request_failed", "prompt.0: the engine could not", "prompt")
     }
     assert runner.done().usage == Usage(5, 1, 3)
 
@@ -46,7 +46,7 @@ def test_where_all_parts_fail_the_list_has_failed(runner: DrivenRunner) -> None:
         runner.fail(part, code)
     assert runner.failed().code == "engine_crashed"
     (end,) = runner.ended()
-    assert isinstance(end, Failed) and (end.attempt, end.worker) == (0, None)
+    assert isinstance(end, FailedMessage) and (end.attempt, end.worker) == (0, None)
 
 
 @pytest.mark.parametrize("code", ["invalid_request", "not_supported"])
@@ -78,7 +78,7 @@ def test_where_not_one_finds_room_the_list_is_rejected(runner: DrivenRunner) -> 
     runner.fail(first, "queue_full", retry_after_ms=900)
     assert runner.ended() == []
     for _ in range(5):
-        runner.hear(Status(second.request_id, 0, None, "queued", reason="queue_full"))
+        runner.hear(StatusMessage(second.request_id, 0, None, "queued", reason="queue_full"))
         runner.pass_time(1)
     assert runner.new_parts() == [], "one may find room still"
     runner.fail(second, "queue_full", retry_after_ms=700)
@@ -181,12 +181,12 @@ def test_the_leader_may_end_all_of_it(runner: DrivenRunner) -> None:
     whole = runner.serve(3)
     (part,) = runner.new_parts()
     runner.speak(part, 0, 1)
-    runner.order("fail", whole, error=StreamError.of("draining", "it shut down"))
+    runner.order("fail", whole, error=ErrorDetails.of("draining", "it shut down"))
     assert runner.failed().code == "draining"
     assert runner.finished() == [(part.request_id, "draining")]
     runner.speak(part, 1, 2)
-    runner.order("fail", whole, error=StreamError.of("draining", "it shut down"))
-    assert len(runner.ended()) == 1 and isinstance(runner.told()[-1], Failed)
+    runner.order("fail", whole, error=ErrorDetails.of("draining", "it shut down"))
+    assert len(runner.ended()) == 1 and isinstance(runner.told()[-1], FailedMessage)
 
 
 def test_parts_that_never_went_end_at_the_deadline(runner: DrivenRunner) -> None:
@@ -210,4 +210,4 @@ def test_an_answer_that_fits_into_no_message_is_an_error(runner: DrivenRunner) -
     for part in runner.new_parts():
         runner.answer(part, *range(100))
     assert runner.failed().code == "answer_too_large"
-    assert [type(end) for end in runner.ended()] == [Failed]
+    assert [type(end) for end in runner.ended()] == [FailedMessage]

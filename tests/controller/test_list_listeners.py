@@ -1,7 +1,7 @@
 """Who listens to lists of prompts, by value: who comes later, and who is gone."""
 
 from shared.ids import RequestId
-from shared.messages.stream import Failed, Status
+from shared.messages.stream import FailedMessage, StatusMessage
 from tests.controller.driven_runner import INBOX, LATER, DrivenRunner
 
 # Who comes later.
@@ -27,7 +27,7 @@ def test_who_comes_later_hears_the_seed_first(runner: DrivenRunner) -> None:
     assert runner.told(LATER) == [], "no worker has accepted a part"
     runner.speak(first, 0, 1)
     runner.order("attach", whole, inbox="_INBOX.last")
-    accepted = Status(RequestId("r"), 0, None, "accepted", seed=5)
+    accepted = StatusMessage(RequestId("r"), 0, None, "accepted", seed=5)
     for inbox in (INBOX, LATER, "_INBOX.last"):
         assert runner.told(inbox)[0] == accepted
     assert runner.tokens("_INBOX.last") == {0: [1]}
@@ -119,7 +119,7 @@ def test_a_list_that_nobody_listens_to_any_more_ends(runner: DrivenRunner) -> No
     assert runner.miss()
     assert runner.finished() == [(part.request_id, "client_gone")]
     (end,) = runner.ended()
-    assert isinstance(end, Failed) and end.error.code == "client_gone"
+    assert isinstance(end, FailedMessage) and end.error.code == "client_gone"
     runner.pass_time(5)
     assert runner.new_parts() == []
 
@@ -173,4 +173,4 @@ def test_after_a_new_connection_others_may_be_on_their_way_back_too(runner: Driv
         runner.clock.now += 0.5
         runner.speak(first, index, 1)
         runner.miss()
-    assert [type(end) for end in runner.ended()] == [Failed]
+    assert [type(end) for end in runner.ended()] == [FailedMessage]

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.bus import IncomingMessage
-from shared.messages.stream import Failed, StreamError
+from shared.messages.stream import ErrorDetails, FailedMessage
 from tests.controller.driven_runner import RUNNER, DrivenRunner
 
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_does_no_harm(runner: DrivenRunner) -> None:
     runner.serve(2)
     first, second = runner.new_parts()
     runner.receive(IncomingMessage(f"{RUNNER}.parts", "", b"no message"))
-    runner.hear(Failed(None, 0, None, StreamError.of("internal_error", "whose?")))
+    runner.hear(FailedMessage(None, 0, None, ErrorDetails.of("internal_error", "whose?")))
     for part in (first, second):
         runner.answer(part, 1)
     assert runner.done() and len(runner.ended()) == 1

@@ -11,9 +11,9 @@ from shared.messages.dispatch import Dispatch, choice_seed
 from shared.messages.stream import (
     KEEP_ALIVE_S,
     ChoiceOutput,
-    Chunk,
-    Status,
-    StreamError,
+    ChunkMessage,
+    ErrorDetails,
+    StatusMessage,
     Usage,
 )
 from tests.controller.heard_list import ask, both, dispatched, heard
@@ -113,7 +113,7 @@ async def test_a_stream_without_tokens_says_again_and_again_how_it_stands(cluste
     stream, ((one, first), _) = await both(cluster)
     await one.speak(first, 0, 1)
     await stream.has_tokens(1)
-    running = Status(ID, cluster.first_attempt - 1, None, "running")
+    running = StatusMessage(ID, cluster.first_attempt - 1, None, "running")
     for _ in range(2):
         assert await stream.inbox.next(3 * KEEP_ALIVE_S) == running
 
@@ -139,7 +139,7 @@ async def test_an_answer_that_fits_into_no_message_is_an_error(cluster: Running)
         for index in range(2):
             output = ChoiceOutput(0, index, [1], "x" * size)
             await worker.send(
-                dispatch, Chunk(dispatch.request_id, dispatch.attempt, worker.id, output)
+                dispatch, ChunkMessage(dispatch.request_id, dispatch.attempt, worker.id, output)
             )
         last = spoken(2, finish_reason="stop")
         await worker.end(dispatch, last, usage=Usage(5, 1, 2))
@@ -255,7 +255,7 @@ async def test_prompts_that_never_went_end_at_the_deadline(cluster: Running) -> 
     await stream.has_ended(2)
     assert stream.reasons == {1: "error", 2: "error"}
     assert {error.code for error in stream.errors.values()} == {"deadline_exceeded"}
-    error = StreamError.of("deadline_exceeded", "timeout_ms of 600 passed while running")
+    error = ErrorDetails.of("deadline_exceeded", "timeout_ms of 600 passed while running")
     await worker.fail_openly(first, error)
     assert (await stream.failed()).error.code == "deadline_exceeded"
     assert cluster.controller.report().failed_requests == 1

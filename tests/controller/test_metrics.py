@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from controller.metrics_server import serving_metrics
-from controller.requests.metrics import ControllerMetrics, Totals, load_deviation
+from controller.requests.metrics import ControllerMetrics, DispatchCounts, load_deviation
 from shared.bus import Bus
 from shared.errors import SettingsError
 from shared.settings.controller import MetricsSettings as MetricsSettings
@@ -27,9 +27,9 @@ Samples = dict[tuple[str, ...], float]
 ANY_PORT = MetricsSettings(enabled=True, port=0)
 
 
-def figures_of(registry: Registry) -> CollectorRegistry:
+def figures_of(registry: NodeRegistry) -> CollectorRegistry:
     metrics = ControllerMetrics(registry)
-    metrics.totals = Totals(waiting=7, waited=9, unplaced=2, dispatches=30, messages=4)
+    metrics.totals = DispatchCounts(waiting=7, waited=9, unplaced=2, dispatches=30, messages=4)
     return metrics.registry
 
 
@@ -126,7 +126,7 @@ def fetched(url: str, path: str = "/metrics") -> tuple[int, str]:
 
 
 async def test_the_figures_are_had_over_http() -> None:
-    with serving_metrics(ANY_PORT, figures_of(Registry(silence_limit_s=3))) as url:
+    with serving_metrics(ANY_PORT, figures_of(NodeRegistry(silence_limit_s=3))) as url:
         assert url is not None
         status, text = await asyncio.to_thread(fetched, url)
         assert status == 200
@@ -144,7 +144,7 @@ async def test_the_figures_are_had_over_http() -> None:
 
 
 async def test_without_being_enabled_nothing_is_served() -> None:
-    with serving_metrics(MetricsSettings(), figures_of(Registry(3))) as url:
+    with serving_metrics(MetricsSettings(), figures_of(NodeRegistry(3))) as url:
         assert url is None
 
 
@@ -152,14 +152,14 @@ async def test_a_taken_port_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = MetricsSettings(enabled=True, port=port)
-        registry = figures_of(Registry(3))
+        registry = figures_of(NodeRegistry(3))
         with pytest.raises(SettingsError, match=f"controller.metrics.*{port}"):
             with serving_metrics(settings, registry):
                 pass
 
 
 async def test_bytes_that_are_no_http_end_one_connection_and_no_more() -> None:
-    with serving_metrics(ANY_PORT, figures_of(Registry(3))) as url:
+    with serving_metrics(ANY_PORT, figures_of(NodeRegistry(3))) as url:
         assert url is not None
         where = urlsplit(url)
         reader, writer = await asyncio.open_connection(where.hostname, where.port)

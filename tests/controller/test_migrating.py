@@ -8,7 +8,7 @@ import pytest
 
 from shared.bus import Bus
 from shared.messages.dispatch import Continuation, Dispatch
-from shared.messages.stream import Done, Status
+from shared.messages.stream import DoneMessage, StatusMessage
 from shared.settings.nats import NatsSettings
 from tests.controller.inbox import Inbox
 from tests.controller.running import Running, running_controller, running_state
@@ -68,9 +68,12 @@ async def test_when_its_worker_leaves_another_one_goes_on_from_its_tokens(
     assert new.resume.text_sent == {0: 9}
     assert 0 < (new.resume.first_token_ms or 0) < new.elapsed_ms
     status = await inbox.next()
-    assert isinstance(status, Status) and (status.status, status.worker) == ("migrating", None)
+    assert isinstance(status, StatusMessage) and (status.status, status.worker) == (
+        "migrating",
+        None,
+    )
     await second.finish(new)
-    assert isinstance(await inbox.next(), Done)
+    assert isinstance(await inbox.next(), DoneMessage)
     await cluster.until(lambda: cluster.controller.report().completed_requests == 1)
     report = cluster.controller.report()
     assert (report.retries, report.migrations, report.failed_requests) == (1, 1, 0)
@@ -125,7 +128,7 @@ async def test_who_does_not_stream_hears_nothing_of_it(cluster: Running, pair: P
     inbox, _ = await begun(cluster, first, 1, 2, stream=False)
     await first.say("left")
     await second.finish(await second.next_dispatch())
-    assert isinstance(await inbox.next(), Done)
+    assert isinstance(await inbox.next(), DoneMessage)
     assert inbox.rest() == []
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from shared.bus import Bus
-from shared.messages.stream import Done
+from shared.messages.stream import DoneMessage
 from shared.settings.nats import NatsSettings
 from tests.access.roles import as_tester
 from tests.controller.running import Running
@@ -35,7 +35,7 @@ async def test_nothing_is_said_after_the_end_that_came_during_a_stall(
     await cluster.settle()
     accepted, end = inbox.rest()
     assert getattr(accepted, "status", None) == "accepted"
-    assert isinstance(end, Done)
+    assert isinstance(end, DoneMessage)
 
 
 async def test_after_a_stall_one_message_to_itself_is_enough(

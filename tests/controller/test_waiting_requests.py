@@ -6,7 +6,7 @@ import pytest
 
 from controller.requests.events import EndRequests
 from shared.bus import Bus
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from shared.settings.nats import NatsSettings
 from tests.controller.running import Running, running_state
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
@@ -278,7 +278,7 @@ async def test_a_request_that_ends_while_it_waits_goes_nowhere(cluster: Running)
     inbox = await ask_and_wait(cluster)
     leader = cluster.controller._leader
     assert leader is not None
-    leader.handle(EndRequests(None, StreamError.of("draining", "it shut down")))
+    leader.handle(EndRequests(None, ErrorDetails.of("draining", "it shut down")))
     assert (await inbox.end()).error.code == "draining"
     assert cluster.machine.waiting == 0
     await worker.say("heartbeat", **ROOM)

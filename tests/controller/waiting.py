@@ -7,11 +7,11 @@ from typing import Any
 
 from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.worker_view import WorkerView
-from controller.requests.metrics import Totals
+from controller.requests.metrics import DispatchCounts
 from controller.requests.request import TrackedRequest
 from shared.bus import Bus
 from shared.ids import LOCAL_CLIENT, RequestId, WorkerId
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 from shared.settings.nats import NatsSettings
 from tests.controller.inbox import Inbox
 from tests.controller.running import Running, running_controller
@@ -36,7 +36,7 @@ def starter(nats: NatsSettings, bus: Bus) -> Start:
     return start
 
 
-def totals(cluster: Running) -> Totals:
+def totals(cluster: Running) -> DispatchCounts:
     return cluster.controller._metrics.totals
 
 
@@ -82,10 +82,13 @@ async def settled(cluster: Running) -> None:
     await cluster.until(lambda: time.monotonic() > cluster.machine._dispatcher._settled_at)
 
 
-async def hear_queued(inbox: Inbox) -> Status:
+async def hear_queued(inbox: Inbox) -> StatusMessage:
     """It hears that it waits: half a second after it came, then again and again."""
     message = await inbox.next()
-    assert isinstance(message, Status) and (message.status, message.worker) == ("queued", None)
+    assert isinstance(message, StatusMessage) and (message.status, message.worker) == (
+        "queued",
+        None,
+    )
     return message
 
 

@@ -12,7 +12,7 @@ from shared.cli.services.catalogue import (
     wired_limit_service,
 )
 from shared.cli.services.launchd import log_rotation, property_list, rotation_file
-from shared.cli.services.service import Account, Level, SystemService
+from shared.cli.services.service import Level, SystemService, UserAccount
 from shared.cli.services.systemd import unit
 from shared.settings import ClusterSettings
 
@@ -30,7 +30,7 @@ def _launchd() -> Iterator[tuple[str, bytes]]:
     home = Path("/Users/ada")
     data = home / "Library/Application Support/mlx-nats-cluster"
     context = _context(
-        Account("ada", 501, "staff", home), data, logs=home / "Library/Logs/mlx-nats-cluster"
+        UserAccount("ada", 501, "staff", home), data, logs=home / "Library/Logs/mlx-nats-cluster"
     )
     agents = [*_services(context), awake_service(context)]
     for service in agents:
@@ -43,7 +43,7 @@ def _launchd() -> Iterator[tuple[str, bytes]]:
 
 def _systemd() -> Iterator[tuple[str, bytes]]:
     home = Path("/home/ada")
-    account = Account("ada", 1000, "ada", home)
+    account = UserAccount("ada", 1000, "ada", home)
     context = _context(account, home / ".local/share/mlx-nats-cluster", logs=None)
     for service in _services(context):
         for level in _LEVELS:
@@ -55,7 +55,7 @@ def _services(context: ServiceInstallContext) -> list[SystemService]:
     return [nats_service(context, context.data / "access"), *ours]
 
 
-def _context(account: Account, data: Path, *, logs: Path | None) -> ServiceInstallContext:
+def _context(account: UserAccount, data: Path, *, logs: Path | None) -> ServiceInstallContext:
     clone = account.home / "mlx-nats-cluster"
     cache = account.home / ("Library/Caches" if logs else ".cache")
     return ServiceInstallContext(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shared.access.folder import AccessFolder, new_listening
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.roles import Role
 from shared.bus import Bus, IncomingMessage
 from shared.errors import BusPermissionDenied, NoResponders
@@ -37,7 +37,7 @@ class Sites:
         self._folder = folder
         listening = new_listening(names=["127.0.0.1"], port=int(self.first))
         self.access = AccessFolder.create(folder / "first", listening)
-        self.members: dict[tuple[Role, str], Membership] = {}
+        self.members: dict[tuple[Role, str], MemberCredentials] = {}
         users: list[tuple[Role, str]] = [
             ("controller", "c-1"), ("worker", "far"), ("client", "ada")
         ]  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import nats
 import psutil
 
-from shared.bus.client import Client
+from shared.bus.client import PatchedNatsClient
 from shared.settings.nats import NatsSettings
 from tests.access.roles import (
     as_client,
@@ -136,7 +136,7 @@ class Fleet:
                 member.send(signal.SIGKILL)
                 await member.ended(_END_LIMIT_S)
 
-    def client(self) -> AbstractAsyncContextManager[Client]:
+    def client(self) -> AbstractAsyncContextManager[PatchedNatsClient]:
         """A plain connection that nothing is done to."""
         return plain_client(self.settings)
 

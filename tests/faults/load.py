@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.client import Cluster
 from shared.errors import ClusterError
 from tests.faults.asks import Ask
@@ -26,7 +26,7 @@ class Load:
     asks: Sequence[Ask]
     limit_s: float = 90.0
     records: list[Record] = field(init=False)
-    _changes: Changes = field(default_factory=Changes)
+    _changes: ChangeNotifier = field(default_factory=ChangeNotifier)
 
     def __post_init__(self) -> None:
         self.records = [Record(ask.name) for ask in self.asks]

@@ -189,7 +189,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "left files": Plant(
         "leak", "each request leaves an open file behind", "worker",
-        "worker.scheduling.scheduler.Scheduler.accept", _leaves_files,
+        "worker.scheduling.scheduler.RequestScheduler.accept", _leaves_files,
     ),
     "left requests": Plant(
         "leak", "requests that ended stay in the books", "controller",
@@ -197,6 +197,6 @@ PLANTS: dict[str, Plant] = {
     ),
     "stays away": Plant(
         "recovery", "a worker that was killed never serves again", "worker",
-        "worker.agent.agent.Agent.run", _stays_away, _KILL,
+        "worker.agent.agent.WorkerAgent.run", _stays_away, _KILL,
     ),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from nats.aio.msg import Msg
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from tests.raw_client import RawClient
 
 _POLL_S = 0.02
@@ -23,7 +23,7 @@ class WorkerObserver:
     def __init__(self, raw: RawClient, worker: str) -> None:
         self._raw = raw
         self._worker = worker
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
         self._asked: set[str] = set()
         self.tokens: dict[str, int] = {}
 

@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_condition_that_holds_is_not_waited_for() -> None:
-    await asyncio.wait_for(Changes().wait_until(lambda: True), 30)
+    await asyncio.wait_for(ChangeNotifier().wait_until(lambda: True), 30)
 
 
 async def test_a_waiter_is_checked_again_at_each_change_and_goes_on_when_it_holds() -> None:
-    changes, state = Changes(), {"value": 0}
+    changes, state = ChangeNotifier(), {"value": 0}
     checks: list[int] = []
 
     def is_two() -> bool:
@@ -32,7 +32,7 @@ async def test_a_waiter_is_checked_again_at_each_change_and_goes_on_when_it_hold
 
 
 async def test_without_a_change_nobody_wakes_up() -> None:
-    changes, state = Changes(), {"value": 0}
+    changes, state = ChangeNotifier(), {"value": 0}
     waiter = asyncio.create_task(changes.wait_until(lambda: state["value"] == 1))
     await one_turn()
     state["value"] = 1
@@ -43,7 +43,7 @@ async def test_without_a_change_nobody_wakes_up() -> None:
 
 
 async def test_one_change_wakes_all_who_wait_also_when_one_of_them_has_left() -> None:
-    changes, state = Changes(), {"open": False}
+    changes, state = ChangeNotifier(), {"open": False}
     waiters = [asyncio.create_task(changes.wait_until(lambda: state["open"])) for _ in range(3)]
     await one_turn()
     waiters[0].cancel()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from shared.inboxes import PROBE_INTERVAL_S, Inboxes
+from shared.inboxes import PROBE_INTERVAL_S, StreamSubscribers
 from shared.messages.dispatch import MAX_INBOXES
 
 _TOO_SOON_S = 0.5  # for a second answer to count
@@ -17,7 +17,7 @@ class Probed:
 
     def __init__(self, *inboxes: str, latency_s: float = 0.0) -> None:
         self.now = 100.0
-        self.inboxes = Inboxes(inboxes, self.now)
+        self.inboxes = StreamSubscribers(inboxes, self.now)
         self.latency_s = latency_s
         self.probes: list[float] = []
         self._answers: list[tuple[float, str]] = []
@@ -36,7 +36,7 @@ class Probed:
 
 
 def test_inboxes_keep_their_order_and_none_is_there_twice() -> None:
-    inboxes = Inboxes(["b", "a", "b"], 0.0)
+    inboxes = StreamSubscribers(["b", "a", "b"], 0.0)
     inboxes.add("a", 1.0)
     inboxes.add("c", 1.0)
     assert list(inboxes) == ["b", "a", "c"]
@@ -44,7 +44,7 @@ def test_inboxes_keep_their_order_and_none_is_there_twice() -> None:
 
 
 def test_of_too_many_inboxes_the_oldest_goes() -> None:
-    inboxes = Inboxes([], 0.0)
+    inboxes = StreamSubscribers([], 0.0)
     for number in range(MAX_INBOXES + 2):
         inboxes.add(str(number), 0.0)
     assert list(inboxes) == [str(number) for number in range(2, MAX_INBOXES + 2)]
@@ -60,7 +60,7 @@ def test_a_probe_goes_out_now_and_then_and_not_with_every_message() -> None:
 
 
 def test_just_after_it_was_made_or_added_an_inbox_is_not_probed() -> None:
-    inboxes = Inboxes(["a"], 100.0)
+    inboxes = StreamSubscribers(["a"], 100.0)
     assert not inboxes.should_probe("a", 100.3)
     inboxes.add("b", 100.3)
     assert inboxes.should_probe("a", 100.5)
@@ -68,7 +68,7 @@ def test_just_after_it_was_made_or_added_an_inbox_is_not_probed() -> None:
 
 
 def test_an_unknown_inbox_is_neither_probed_nor_missed() -> None:
-    inboxes = Inboxes(["a"], 0.0)
+    inboxes = StreamSubscribers(["a"], 0.0)
     assert not inboxes.should_probe("b", 10.0)
     for now in (10.0, 20.0):
         inboxes.on_missed("b", now)
@@ -96,7 +96,7 @@ def test_a_single_false_answer_does_no_harm_however_often_it_comes() -> None:
 
 
 def test_two_answers_close_together_are_not_enough() -> None:
-    inboxes = Inboxes(["a"], 0.0)
+    inboxes = StreamSubscribers(["a"], 0.0)
     inboxes.on_missed("a", 1.0)
     inboxes.on_missed("a", 1.0 + _TOO_SOON_S)
     assert list(inboxes) == ["a"]

@@ -11,7 +11,13 @@ from shared.errors import ClusterError, StreamFailed
 from shared.ids import ClientName, RequestId
 from shared.messages.dispatch import choice_seed
 from shared.messages.request import InferenceRequest, default_seed
-from shared.messages.stream import Chunk, Done, Failed, Status, StreamMessage
+from shared.messages.stream import (
+    ChunkMessage,
+    DoneMessage,
+    FailedMessage,
+    StatusMessage,
+    StreamMessage,
+)
 from shared.messages.stream import decode as decode_stream
 from tests.simulation.engine import answer_of
 
@@ -117,7 +123,7 @@ class PlainListener(Listener):
 
     def _take(self, message: StreamMessage) -> None:
         self.log.append(_short(message))
-        if isinstance(message, Done | Failed):
+        if isinstance(message, DoneMessage | FailedMessage):
             self.terminals.add((message.attempt, message.worker))
         if self.request_id is None and message.request_id is not None:
             self.request_id = self._assembler.request_id = message.request_id
@@ -135,11 +141,11 @@ class PlainListener(Listener):
 def _short(message: StreamMessage) -> str:
     who = f"{message.attempt}@{message.worker}"
     match message:
-        case Status():
+        case StatusMessage():
             return f"{message.status} {who}" + (f" ({message.reason})" if message.reason else "")
-        case Chunk():
+        case ChunkMessage():
             return f"[{message.output.index}] {who}"
-        case Done():
+        case DoneMessage():
             return f"done {who}"
-        case Failed():
+        case FailedMessage():
             return f"{message.error.code} {who}: {message.error.message}"

@@ -8,9 +8,9 @@ from typing import Literal
 
 from shared.messages.stream import FinishReason
 from tests.worker.recording_engine import RecordingEngine
-from worker.link.facts import Output, PrefillStarted, SequenceRejected, StepCompleted
-from worker.link.orders import Cancel, Order, Submit
-from worker.scheduling.scheduler import Scheduler
+from worker.link.facts import PrefillStarted, SequenceOutput, SequenceRejected, StepCompleted
+from worker.link.orders import CancelSequence, Order, SubmitSequence
+from worker.scheduling.scheduler import RequestScheduler
 
 Word = Literal["token", "end", "refusal"]
 EnginePace = Literal["usual", "at once", "idle"]
@@ -58,25 +58,25 @@ class SimulatedEngine(RecordingEngine):
         self._context = context
         self.pace: EnginePace = "usual"
         self._sequences: dict[int, _Sequence] = {}
-        self._scheduler: Scheduler | None = None
+        self._scheduler: RequestScheduler | None = None
 
     @property
     def sequences(self) -> list[int]:
         """Those that it has."""
         return list(self._sequences)
 
-    def tell(self, scheduler: Scheduler) -> None:
+    def tell(self, scheduler: RequestScheduler) -> None:
         """Who is told of what it does from now on."""
         self._scheduler = scheduler
 
     def send(self, order: Order) -> None:
         match order:
-            case Submit():
+            case SubmitSequence():
                 seed = order.sampling.seed
                 sequence = _Sequence(seed, len(order.resumed_ids), order.replayed_ids, order.ended)
                 self._sequences[order.sequence] = sequence
                 self._soon(order.sequence)
-            case Cancel() if order.sequence in self._sequences:
+            case CancelSequence() if order.sequence in self._sequences:
                 self._sequences[order.sequence].cancelled = True
                 self._soon(order.sequence)
             case _:
@@ -106,7 +106,7 @@ class SimulatedEngine(RecordingEngine):
             self._scheduler.on_fact(self, refused)
             return
         if sequence.cancelled:
-            output = Output(number, sequence.tokens, [], "", "cancelled")
+            output = SequenceOutput(number, sequence.tokens, [], "", "cancelled")
         else:
             self._begin(number, sequence)
             index, sequence.tokens = sequence.tokens, sequence.tokens + 1
@@ -129,11 +129,11 @@ class SimulatedEngine(RecordingEngine):
         sequence.tokens += len(known)
         sequence.known, sequence.ended = (), None
         outputs = [
-            Output(number, first + offset, [token], f"{token} ")
+            SequenceOutput(number, first + offset, [token], f"{token} ")
             for offset, token in enumerate(known)
         ]
         if ended is not None:
-            outputs.append(Output(number, sequence.tokens, [], "", ended))
+            outputs.append(SequenceOutput(number, sequence.tokens, [], "", ended))
             del self._sequences[number]
         self._scheduler.on_fact(self, StepCompleted(outputs))
 
@@ -156,6 +156,8 @@ class SimulatedEngine(RecordingEngine):
             self._soon(number)
 
 
-def _output(number: int, seed: int, index: int, finish_reason: FinishReason | None) -> Output:
+def _output(
+    number: int, seed: int, index: int, finish_reason: FinishReason | None
+) -> SequenceOutput:
     token = token_of(seed, index)
-    return Output(number, index, [token], f"{token} ", finish_reason)
+    return SequenceOutput(number, index, [token], f"{token} ", finish_reason)

@@ -11,7 +11,7 @@ from shared.errors import BusError
 from shared.ids import BootId, WorkerId
 from shared.messages.control import ControlReply
 from shared.messages.events import EventType, WorkerEvent
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from shared.messages.worker_report import MemoryStatus, WorkerReport, WorkerState
 from shared.settings import ClusterSettings
 from tests.simulation.bus import SimulatedBus
@@ -19,10 +19,10 @@ from tests.simulation.engine import SimulatedEngine
 from tests.simulation.network import Network
 from tests.worker.sessions.stores import new_store
 from worker.agent.leader_claim import LeaderFence
-from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, RequestHandler
+from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, WorkerMessageHandler
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.cached_prefixes import LocalPrefixIndex
-from worker.scheduling.scheduler import Scheduler
+from worker.scheduling.scheduler import RequestScheduler
 from worker.streams.ownership import find_reassigned
 from worker.streams.publisher import StreamPublisher
 from worker.streams.stream_lease import PublishLease
@@ -60,7 +60,7 @@ class SimulatedWorker:
         self.engine = SimulatedEngine(self.bus.process.context)
         store = new_store()
         kept = LocalPrefixIndex(self.id, self.boot_id, store)
-        self.scheduler = Scheduler(
+        self.scheduler = RequestScheduler(
             self.id, settings, [self.engine], self._publisher.put, store, kept
         )
         self.engine.tell(self.scheduler)
@@ -69,7 +69,7 @@ class SimulatedWorker:
             model.placed.add(self.engine.index)
             model.engines.add(self.engine.index)
         self.claim = LeaderFence()
-        self._request_handler = RequestHandler(
+        self._request_handler = WorkerMessageHandler(
             self.bus,
             self.id,
             self.boot_id,
@@ -111,7 +111,7 @@ class SimulatedWorker:
     def crash_engine(self) -> None:
         """Another one is there at once."""
         self.engine.lose_all()
-        error = StreamError.of("engine_crashed", f"the engine process of {self.id} ended")
+        error = ErrorDetails.of("engine_crashed", f"the engine process of {self.id} ended")
         self.scheduler.requeue_all(error, engine=self.engine.index)
 
     def drain(self) -> None:
@@ -138,7 +138,7 @@ class SimulatedWorker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):
                 await self.scheduler.changes.wait_until(lambda: self.scheduler.idle)
-        error = StreamError.of("draining", f"worker {self.id} shut down")
+        error = ErrorDetails.of("draining", f"worker {self.id} shut down")
         self.scheduler.requeue_all(error)
         await self._publisher.drain(5)
         await self._change_state("stopped")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.ids import ModelId
 from shared.settings.worker import (
     AdaptiveBatchingSettings,
@@ -24,11 +24,11 @@ from worker.link.facts import (
     EngineStarted,
     Fact,
     ModelLoaded,
-    Output,
     PrefillStarted,
+    SequenceOutput,
     StepCompleted,
 )
-from worker.link.orders import LoadModel, Submit
+from worker.link.orders import LoadModel, SubmitSequence
 
 TINY = ModelId("tiny")
 _LIMIT_S = 30
@@ -49,7 +49,7 @@ class EngineOwner:
     ) -> None:
         self.facts: list[Fact] = []
         self.losses: list[str] = []
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.reading = asyncio.Event()
         self.reading.set()
         batching = ContinuousBatchingSettings(
@@ -82,19 +82,21 @@ class EngineOwner:
     def of_kind(self, kind: type[F]) -> list[F]:
         return [fact for fact in self.facts if isinstance(fact, kind)]
 
-    def outputs(self, sequence: int) -> list[Output]:
+    def outputs(self, sequence: int) -> list[SequenceOutput]:
         steps = self.of_kind(StepCompleted)
         return [o for step in steps for o in step.outputs if o.sequence == sequence]
 
     def submit(self, sequence: int, token_ids: list[int], max_tokens: int) -> None:
-        self.process.send(Submit(sequence, TINY, None, None, token_ids, max_tokens, [], [], GREEDY))
+        self.process.send(
+            SubmitSequence(sequence, TINY, None, None, token_ids, max_tokens, [], [], GREEDY)
+        )
 
     async def generate(self, sequence: int) -> list[int]:
         """The tokens of a short answer."""
         before = len(self.outputs(sequence))
         self.submit(sequence, [1, 2, 3], 8)
 
-        def new() -> list[Output]:
+        def new() -> list[SequenceOutput]:
             return self.outputs(sequence)[before:]
 
         await self.wait(lambda: any(output.finish_reason for output in new()))

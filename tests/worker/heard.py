@@ -2,7 +2,14 @@
 
 from abc import ABC, abstractmethod
 
-from shared.messages.stream import ChoiceOutput, Chunk, Done, Failed, Status, StreamMessage
+from shared.messages.stream import (
+    ChoiceOutput,
+    ChunkMessage,
+    DoneMessage,
+    FailedMessage,
+    StatusMessage,
+    StreamMessage,
+)
 
 
 class Heard(ABC):
@@ -15,18 +22,20 @@ class Heard(ABC):
 
     @property
     def statuses(self) -> list[str]:
-        return [message.status for message in self.messages if isinstance(message, Status)]
+        return [message.status for message in self.messages if isinstance(message, StatusMessage)]
 
     @property
-    def ends(self) -> list[Done | Failed]:
-        return [message for message in self.messages if isinstance(message, Done | Failed)]
+    def ends(self) -> list[DoneMessage | FailedMessage]:
+        return [
+            message for message in self.messages if isinstance(message, DoneMessage | FailedMessage)
+        ]
 
     def outputs(self, choice: int = 0) -> list[ChoiceOutput]:
         found: list[ChoiceOutput] = []
         for message in self.messages:
-            if isinstance(message, Chunk):
+            if isinstance(message, ChunkMessage):
                 found.append(message.output)
-            elif isinstance(message, Done):
+            elif isinstance(message, DoneMessage):
                 found.extend(message.outputs)
         return [output for output in found if output.choice == choice]
 

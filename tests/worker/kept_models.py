@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.errors import ClusterError
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
 from worker.memory.guard import MemoryGuard
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 from worker.models.lifecycle import ModelLifecycle
 
 SMALL_BYTES, TOO_LARGE_BYTES = 1000, 10**15
@@ -28,7 +28,7 @@ class KeptModels:
                 "worker": worker,
             }
         )
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.in_use: set[ModelId] = set()
         engines = [RecordingEngine()]
         self.keeper = ModelLifecycle(
@@ -42,7 +42,7 @@ class KeptModels:
         for model in self.keeper.catalogue:
             model.size_bytes = SMALL_BYTES
 
-    def __getitem__(self, name: str) -> Model:
+    def __getitem__(self, name: str) -> WorkerModel:
         return self.keeper.catalogue[ModelId(name)]
 
     def of_state(self, state: str) -> list[str]:
@@ -65,5 +65,5 @@ class KeptModels:
         self.changes.notify()
 
     @staticmethod
-    def _on_failed(model: Model, error: ClusterError) -> None:
+    def _on_failed(model: WorkerModel, error: ClusterError) -> None:
         raise AssertionError(f"the loader does not run, yet {model.id} failed: {error.message}")

@@ -8,12 +8,12 @@ import orjson
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.codec import decode
 from shared.errors import DecodeError
 from shared.ids import ClientName, WorkerId
 from shared.messages.control import ResendState
-from shared.messages.stream import Done, Failed, StreamMessage
+from shared.messages.stream import DoneMessage, FailedMessage, StreamMessage
 from shared.messages.stream import decode as decode_stream
 from tests.worker.heard import Heard
 from tests.worker.running_agent import CLIENT, LIMIT_S
@@ -27,7 +27,7 @@ class Listener(Heard):
         self.states: list[ResendState] = []
         self._bus = bus
         self._messages: list[StreamMessage] = []
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
         self._subscription: Subscription | None = None
 
     @classmethod
@@ -69,7 +69,7 @@ class Listener(Heard):
     async def has_tokens(self, count: int) -> None:
         await self.until(lambda: len(self.token_ids()) >= count)
 
-    async def ended(self) -> Done | Failed:
+    async def ended(self) -> DoneMessage | FailedMessage:
         await self.until(lambda: bool(self.ends))
         return self.ends[0]
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.codec import decode, encode
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.logs import BusLogHandler
@@ -25,7 +25,7 @@ from shared.messages.events import WorkerEvent
 from shared.messages.health import WorkerHealth
 from shared.messages.request import InferenceRequest
 from shared.messages.request_events import AttemptFailed, RequestEvent, RequestEvents
-from shared.messages.stream import Done, Failed, StreamMessage
+from shared.messages.stream import DoneMessage, FailedMessage, StreamMessage
 from shared.messages.stream import decode as decode_stream
 from shared.messages.worker_report import WorkerReport
 from shared.service import StopSignal
@@ -34,7 +34,7 @@ from tests.access.members import NAMES
 from tests.access.roles import as_role, as_tester, connect_as, is_secured
 from tests.processes import wait_until
 from tests.worker.heard import Heard
-from worker.agent.agent import Agent
+from worker.agent.agent import WorkerAgent
 
 CLIENT = ClientName("local")
 OWNER = ControllerId("by-hand")
@@ -57,7 +57,7 @@ class Wire:
         self.log: list[IncomingMessage] = []
         self._by_subject: defaultdict[str, list[bytes]] = defaultdict(list)
         self._bodies: defaultdict[ControllerId, list[RequestEvents]] = defaultdict(list)
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
 
     async def listen(self) -> None:
         # One subscription for all: only within one is the order of callbacks certain. Not
@@ -110,17 +110,17 @@ class ClientStream(Heard):
         """Return once the first token is there."""
         await self.until(lambda stream: bool(stream.token_ids()))
 
-    async def done(self) -> Done:
+    async def done(self) -> DoneMessage:
         """The good end; fails on a bad one."""
         await self.until(lambda stream: bool(stream.ends))
         end = self.ends[0]
-        assert isinstance(end, Done), end
+        assert isinstance(end, DoneMessage), end
         return end
 
-    async def failed(self) -> Failed:
+    async def failed(self) -> FailedMessage:
         await self.until(lambda stream: bool(stream.ends))
         end = self.ends[0]
-        assert isinstance(end, Failed), end
+        assert isinstance(end, FailedMessage), end
         return end
 
     def events(self, owner: ControllerId = OWNER) -> list[RequestEvent]:
@@ -149,7 +149,7 @@ class RunningAgent:
         term: in which it was claimed last, by `leader`.
     """
 
-    def __init__(self, agent: Agent, wire: Wire, stop: StopSignal, life: asyncio.Task[bool]):
+    def __init__(self, agent: WorkerAgent, wire: Wire, stop: StopSignal, life: asyncio.Task[bool]):
         self.agent = agent
         self.id = agent.id
         self.wire = wire
@@ -299,7 +299,7 @@ async def running_agent(
     wire = Wire(ours)
     await wire.listen()
     stop = StopSignal()
-    agent = Agent(tree, theirs, worker, BusLogHandler("worker", worker))
+    agent = WorkerAgent(tree, theirs, worker, BusLogHandler("worker", worker))
     life = asyncio.create_task(agent.run(stop))
     running = RunningAgent(agent, wire, stop, life)
     try:
@@ -319,7 +319,7 @@ async def running_agent(
     assert left == [], "engines outlived their agent"
 
 
-def _kill_engines(agent: Agent) -> list[int]:
+def _kill_engines(agent: WorkerAgent) -> list[int]:
     """The engines that still ran; without them the event loop would wait for their end."""
     killed = []
     for engine in agent.report().engines:

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.messages.dispatch import Continuation, Dispatch, DispatchBatch
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 from tests.worker.listener import Listener
 from tests.worker.running_agent import OWNER, RunningAgent
 from tests.worker.streaming import streaming
@@ -16,9 +16,13 @@ async def test_a_stream_hears_first_that_it_is_accepted_and_with_which_seed(
 ) -> None:
     stream = await agent.start(attempt=1, seed=2**63)
     await stream.done()
-    (accepted,) = [each for each in stream.messages if isinstance(each, Status) and each.seed]
+    (accepted,) = [
+        each for each in stream.messages if isinstance(each, StatusMessage) and each.seed
+    ]
     name = stream.dispatch.request_id
-    assert stream.messages[0] == accepted == Status(name, 1, agent.id, "accepted", seed=2**63)
+    assert (
+        stream.messages[0] == accepted == StatusMessage(name, 1, agent.id, "accepted", seed=2**63)
+    )
 
 
 async def test_what_waits_here_hears_that_it_is_accepted_and_then_that_it_is_queued(

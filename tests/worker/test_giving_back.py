@@ -7,7 +7,7 @@ import pytest
 from shared.ids import BootId
 from shared.messages.dispatch import Continuation
 from shared.messages.request_events import AttemptFailed
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
 from tests.worker.recording_engine import RecordingEngine
@@ -16,13 +16,13 @@ from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.link.activity import EngineActivity, Phase
-from worker.link.facts import Output, PrefillStarted, StepCompleted
-from worker.models.catalogue import Model
+from worker.link.facts import PrefillStarted, SequenceOutput, StepCompleted
+from worker.models.catalogue import WorkerModel
 from worker.scheduling.cached_prefixes import LocalPrefixIndex
-from worker.scheduling.scheduler import Scheduler
+from worker.scheduling.scheduler import RequestScheduler
 from worker.streams.publisher import OutgoingBatch
 
-_CRASH = StreamError.of("engine_crashed", "the engine ended")
+_CRASH = ErrorDetails.of("engine_crashed", "the engine ended")
 
 
 class Scheduled:
@@ -45,7 +45,9 @@ class Scheduled:
         self.engines = [self.engine]
         store = new_store()
         kept = LocalPrefixIndex(MAC, BootId("b"), store)
-        self.scheduler = Scheduler(MAC, settings, self.engines, self.outgoing.append, store, kept)
+        self.scheduler = RequestScheduler(
+            MAC, settings, self.engines, self.outgoing.append, store, kept
+        )
         model = self.scheduler.models.catalogue[TINY]
         model.state, model.folder = "warm", folder
         model.placed.add(self.engine.index)
@@ -62,13 +64,13 @@ class Scheduled:
     def generate(self, request_id: str, index: int = 0, token_id: int = 7) -> None:
         """One token."""
         (sequence,) = self._sequences(request_id)
-        output = Output(sequence, index, [token_id], "x")
+        output = SequenceOutput(sequence, index, [token_id], "x")
         self.scheduler.on_fact(self.engine, StepCompleted([output]))
 
     def finish(self, request_id: str) -> None:
         """Its only token, and its end."""
         (sequence,) = self._sequences(request_id)
-        output = Output(sequence, 0, [7], "x", "stop")
+        output = SequenceOutput(sequence, 0, [7], "x", "stop")
         self.scheduler.on_fact(self.engine, StepCompleted([output]))
 
     def die(self, *, for_good: bool = False) -> None:
@@ -98,7 +100,7 @@ class Scheduled:
         self.scheduler.tick()
 
     @property
-    def model(self) -> Model:
+    def model(self) -> WorkerModel:
         return self.scheduler.models.catalogue[TINY]
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 from shared.settings.worker import ResourceLimitsSettings
 from tests.processes import RunningNats
 from tests.worker.running_agent import RunningAgent, running_agent
@@ -72,7 +72,7 @@ async def test_above_the_hard_limit_all_new_is_refused_and_what_runs_gives_way_a
     assert await agent.refusal_code(priority="high") == "memory_pressure"
     await agent.wire.wait(
         lambda: any(
-            isinstance(message, Status) and message.status == "preempted"
+            isinstance(message, StatusMessage) and message.status == "preempted"
             for stream in streams
             for message in stream.messages
         )

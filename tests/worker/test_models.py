@@ -13,7 +13,7 @@ from shared.ids import ModelId
 from shared.messages.control import ControlReply, LoadModel, UnloadModel
 from shared.messages.events import WorkerEvent
 from shared.messages.model_status import ModelStatus
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 from tests.adapters import make_adapter
 from tests.hub import HubStandIn
 from tests.models import make_tiny_model
@@ -307,7 +307,7 @@ async def test_a_model_is_fetched_from_the_hub_and_its_client_sees_how_far_it_is
         async with running_agent(nats_server.url, models) as agent:
             stream = await agent.start(model=ModelId("heavy"), max_tokens=2)
             await stream.done()
-            shown = [m.progress for m in stream.messages if isinstance(m, Status)]
+            shown = [m.progress for m in stream.messages if isinstance(m, StatusMessage)]
             seen = [progress for progress in shown if progress is not None]
             assert seen == sorted(seen) and len(set(seen)) > 1, shown
         assert hub.sent_bytes("model.safetensors") >= _HEAVY_BYTES

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.messages.request_events import AttemptFailed
-from shared.messages.stream import Done
+from shared.messages.stream import DoneMessage
 from tests.worker.listener import Listener
 from tests.worker.running_agent import RunningAgent
 from tests.worker.streaming import Streaming, streaming
@@ -37,7 +37,7 @@ async def test_a_stream_whose_client_left_ends_and_what_was_never_a_stream_goes_
         assert whole.request.end is None, "it is never probed"
         assert (await slow.health()).worker.active_requests == 1
         async with streaming(slow, max_tokens=3) as after:
-            assert isinstance(await after.listener.ended(), Done)
+            assert isinstance(await after.listener.ended(), DoneMessage)
 
 
 async def test_another_who_listens_keeps_a_stream_alive(slow: RunningAgent) -> None:
@@ -48,7 +48,7 @@ async def test_another_who_listens_keeps_a_stream_alive(slow: RunningAgent) -> N
         await other.until(lambda: list(stream.request.inboxes) == [other.inbox])
         await other.has_tokens(len(other.token_ids()) + 10)
         await stream.cancel()
-        assert isinstance(await other.ended(), Done)
+        assert isinstance(await other.ended(), DoneMessage)
         assert other.indexes() == list(range(len(other.token_ids())))
 
 

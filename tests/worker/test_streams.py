@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.ids import ClientName, RequestId
-from shared.messages.stream import Done, Failed
+from shared.messages.stream import DoneMessage, FailedMessage
 from tests.worker.listener import Listener
 from tests.worker.running_agent import CLIENT, LIMIT_S, RunningAgent
 from tests.worker.streaming import streaming
@@ -47,11 +47,14 @@ async def test_beyond_what_was_said_there_is_nothing_yet(slow: RunningAgent) -> 
 async def test_an_ended_stream_is_said_again_with_its_end(slow: RunningAgent, index: int) -> None:
     async with streaming(slow, max_tokens=6) as stream:
         end = await stream.listener.ended()
-        assert isinstance(end, Done) and end.usage.completion_tokens == 6
+        assert isinstance(end, DoneMessage) and end.usage.completion_tokens == 6
         late = await Listener.open(slow.wire.bus)
         assert (await late.ask(slow.id, request_id=stream.id, from_index=index)).state == "finished"
         again = await late.ended()
-        assert isinstance(again, Done) and (again.usage, again.timings) == (end.usage, end.timings)
+        assert isinstance(again, DoneMessage) and (again.usage, again.timings) == (
+            end.usage,
+            end.timings,
+        )
         assert late.messages[-1] == again and len(late.ends) == 1
         said = stream.listener.token_ids()[index:]
         assert late.token_ids()[: len(said)] == said
@@ -63,7 +66,7 @@ async def test_a_failed_stream_is_said_again_with_its_error(slow: RunningAgent) 
         end = await stream.listener.ended()
         late = await Listener.open(slow.wire.bus)
         assert (await late.ask(slow.id, request_id=stream.id)).state == "finished"
-        assert isinstance(end, Failed) and await late.ended() == end
+        assert isinstance(end, FailedMessage) and await late.ended() == end
 
 
 async def test_one_choice_of_several_is_said_again_alone(slow: RunningAgent) -> None:
@@ -166,7 +169,7 @@ async def test_who_comes_late_gets_everything_from_the_start_and_then_the_rest(
         await late.has_tokens(15)
         await stream.cancel()
         end = await late.ended()
-        assert isinstance(end, Done) and end == await stream.listener.ended()
+        assert isinstance(end, DoneMessage) and end == await stream.listener.ended()
         choices = range(fields.get("n", 1))
         for choice in choices:
             assert late.outputs(choice) == stream.listener.outputs(choice)
@@ -179,7 +182,7 @@ async def test_who_comes_after_the_end_gets_everything(slow: RunningAgent) -> No
         await stream.listener.ended()
         reply, late = await stream.attach()
         assert reply.ok
-        assert isinstance(await late.ended(), Done)
+        assert isinstance(await late.ended(), DoneMessage)
         assert late.outputs() == stream.listener.outputs()
 
 
@@ -197,7 +200,7 @@ async def test_without_streaming_who_comes_late_gets_exactly_the_end(
         await slow.settle()
         assert late.messages == stream.listener.messages
         (end,) = late.messages
-        assert isinstance(end, Done) and len(late.token_ids()) == 10
+        assert isinstance(end, DoneMessage) and len(late.token_ids()) == 10
 
 
 @pytest.mark.parametrize(

@@ -18,19 +18,19 @@ from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import BusLogHandler
 from shared.messages.control import ConfigureWorker, ControlReply, DrainWorker, SettingChange
 from shared.messages.health import WorkerHealth
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from shared.messages.worker_report import WorkerReport, WorkerState
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.version import VERSION
 from worker.agent.announcer import Announcer
-from worker.agent.configuration import Configuration
+from worker.agent.configuration import RolledOutConfiguration
 from worker.agent.engine_plan import engine_plan
 from worker.agent.engines import engine_processes, sessions_folder
 from worker.agent.leader_claim import LeaderFence
 from worker.agent.reconfiguration import Reconfiguration
 from worker.agent.report import build_report
-from worker.agent.request_handler import RequestHandler
+from worker.agent.request_handler import WorkerMessageHandler
 from worker.agent.sleep_notice import SleepHandler, this_machine
 from worker.engine_process.process import EngineProcess
 from worker.host.cpu_usage import CpuMeter
@@ -41,7 +41,7 @@ from worker.models.predictive_warming import PredictiveWarming
 from worker.peer_files.sharing import PeerFileSharing
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.cached_prefixes import LocalPrefixIndex
-from worker.scheduling.scheduler import Scheduler
+from worker.scheduling.scheduler import RequestScheduler
 from worker.sessions.files import SessionFiles
 from worker.sessions.store import SessionStore
 from worker.streams.ownership import find_reassigned
@@ -55,7 +55,7 @@ _FINAL_PUBLISH_S = 5.0
 """How long the last messages may take before shutdown or sleep."""
 
 
-class Agent:
+class WorkerAgent:
     """Composes the parts of a worker; `run` is its whole life."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Agent:
         bus: Bus,
         worker_id: WorkerId,
         logs: BusLogHandler,
-        configuration: Configuration | None = None,
+        configuration: RolledOutConfiguration | None = None,
     ) -> None:
         """Without `configuration` the settings cannot be changed by a roll-out."""
         self.id = worker_id
@@ -93,7 +93,7 @@ class Agent:
             pin_limit_bytes=self._kv_memory_limit_bytes,
         )
         cached_prefixes = LocalPrefixIndex(worker_id, self.boot_id, self._sessions)
-        self._scheduler = Scheduler(
+        self._scheduler = RequestScheduler(
             worker_id,
             settings,
             self._engines,
@@ -124,7 +124,7 @@ class Agent:
         self._drain_order: DrainWorker | None = None
         self._drain_timeout: asyncio.Timeout | None = None
         self._claim = LeaderFence()
-        self._request_handler = RequestHandler(
+        self._request_handler = WorkerMessageHandler(
             bus,
             worker_id,
             self.boot_id,
@@ -264,7 +264,7 @@ class Agent:
                 async with asyncio.timeout(self._drain_limit_s) as self._drain_timeout:
                     await self._scheduler.changes.wait_until(lambda: self._scheduler.idle)
         self._drain_timeout = None
-        self._scheduler.requeue_all(StreamError.of("draining", f"worker {self.id} shut down"))
+        self._scheduler.requeue_all(ErrorDetails.of("draining", f"worker {self.id} shut down"))
         await self._publisher.drain(_FINAL_PUBLISH_S)
         await asyncio.gather(*(engine.stop() for engine in self._engines))
         await asyncio.to_thread(self._sessions.close)
@@ -319,7 +319,7 @@ class Agent:
         here."""
         await self._change_sleep(True)
         message = f"the machine of worker {self.id} is about to sleep"
-        self._scheduler.requeue_all(StreamError.of("draining", message))
+        self._scheduler.requeue_all(ErrorDetails.of("draining", message))
         await self._publisher.drain(_FINAL_PUBLISH_S)
         with contextlib.suppress(BusError):
             await self._bus.flush(timeout_s=_FINAL_PUBLISH_S)
@@ -367,7 +367,7 @@ class Agent:
 
     async def _on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
         message = f"the engine process of {self.id} ended ({reason})"
-        self._scheduler.on_engine_lost(engine, StreamError.of("engine_crashed", message))
+        self._scheduler.on_engine_lost(engine, ErrorDetails.of("engine_crashed", message))
         self._scheduler.changes.notify()
         shutting_down = self._state in ("draining", "stopped")
         if not shutting_down and all(other.state == "failed" for other in self._engines):

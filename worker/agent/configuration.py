@@ -39,7 +39,7 @@ class _Stored(BaseModel):
     problem: str | None = None
 
 
-class Configuration:
+class RolledOutConfiguration:
     """The stored version of one worker, and the settings that follow from it.
 
     Args:

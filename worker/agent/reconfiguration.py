@@ -8,7 +8,7 @@ from shared.messages.control import ConfigureWorker, DrainWorker
 from shared.settings import ClusterSettings
 from shared.settings.changes import Effect, SettingDifference, changes, effect_on_worker
 from shared.settings.rolled_out import RolledOutVersion
-from worker.agent.configuration import Configuration
+from worker.agent.configuration import RolledOutConfiguration
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Reconfiguration:
     def __init__(
         self,
         settings: ClusterSettings,
-        configuration: Configuration,
+        configuration: RolledOutConfiguration,
         apply: Callable[[ClusterSettings], None],
         drain: Callable[[DrainWorker], None],
     ) -> None:

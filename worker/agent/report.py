@@ -16,7 +16,7 @@ from worker.host.cpu_usage import CpuMeter
 from worker.host.machine import hardware
 from worker.memory.guard import engine_bytes
 from worker.scheduling.prefill_backlog import prefill_ms
-from worker.scheduling.scheduler import Scheduler
+from worker.scheduling.scheduler import RequestScheduler
 
 _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
     "starting": "starting",
@@ -29,7 +29,7 @@ _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
 
 def build_report(
     settings: ClusterSettings,
-    scheduler: Scheduler,
+    scheduler: RequestScheduler,
     pre_warming: PreWarmingStatus,
     cpu: CpuMeter,
     reconfiguration: Reconfiguration | None,

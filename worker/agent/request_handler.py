@@ -16,7 +16,7 @@ from shared.messages.control import (
     CONTROL_ORDERS,
     AttachInbox,
     CancelRequest,
-    Claimed,
+    ClaimReport,
     ClaimWorker,
     ConfigureWorker,
     ControlOrder,
@@ -39,15 +39,15 @@ from shared.messages.control import (
 from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,
+    DispatchRejection,
     DispatchReply,
     DispatchResult,
-    Refusal,
 )
 from shared.messages.worker_report import WorkerState
 from shared.version import VERSION
 from worker.agent.leader_claim import LeaderFence
 from worker.requests.takeover import claim_requests, request_contents
-from worker.scheduling.scheduler import Scheduler
+from worker.scheduling.scheduler import RequestScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class _PartialBatch(InternalMessage):
     dispatches: list[Annotated[Dispatch | _UnreadableDispatch, Field(union_mode="left_to_right")]]
 
 
-class RequestHandler:
+class WorkerMessageHandler:
     """Decodes messages, passes them to the scheduler, and replies.
 
     Args:
@@ -90,7 +90,7 @@ class RequestHandler:
         bus: Bus,
         worker: WorkerId,
         boot_id: BootId,
-        scheduler: Scheduler,
+        scheduler: RequestScheduler,
         claim: LeaderFence,
         *,
         strict: bool,
@@ -140,7 +140,7 @@ class RequestHandler:
             request_id=dispatch.request_id,
             client=dispatch.client,
             attempt=dispatch.attempt,
-            refusal=Refusal(code="invalid_request", message=message),
+            refusal=DispatchRejection(code="invalid_request", message=message),
         )
 
     def _result(self, dispatch: Dispatch, batch: DispatchBatch | _PartialBatch) -> DispatchResult:
@@ -151,20 +151,24 @@ class RequestHandler:
             refusal=self._accept(dispatch, batch.owner, batch.term),
         )
 
-    def _accept(self, dispatch: Dispatch, owner: ControllerId, term: int | None) -> Refusal | None:
+    def _accept(
+        self, dispatch: Dispatch, owner: ControllerId, term: int | None
+    ) -> DispatchRejection | None:
         try:
             self._claim.check_work(term, owner)
         except RequestError as error:
-            return Refusal(code=error.code, message=f"worker {self._id}: {error.message}")
+            return DispatchRejection(code=error.code, message=f"worker {self._id}: {error.message}")
         state = self._state()
         if state in ("draining", "stopped"):
-            return Refusal(code="draining", message=f"worker {self._id} is shutting down")
+            return DispatchRejection(code="draining", message=f"worker {self._id} is shutting down")
         if self._asleep():
             message = f"the machine of worker {self._id} is about to sleep"
-            return Refusal(code="draining", message=message, retry_after_ms=_RETRY_WHILE_ASLEEP_MS)
+            return DispatchRejection(
+                code="draining", message=message, retry_after_ms=_RETRY_WHILE_ASLEEP_MS
+            )
         if state == "unhealthy":
             message = f"worker {self._id} has no running engine"
-            return Refusal(code="engine_crashed", message=message)
+            return DispatchRejection(code="engine_crashed", message=message)
         return self._scheduler.accept(dispatch, owner, sends_accepted=term is not None)
 
     async def _on_resend(self, message: IncomingMessage) -> None:
@@ -267,7 +271,7 @@ class RequestHandler:
     def _accept_claim(self, order: ClaimWorker) -> ControlReply:
         self._claim.accept(order.term or 0, order.controller)
         requests = self._scheduler.requests()
-        claimed = Claimed(
+        claimed = ClaimReport(
             term=self._claim.term,
             requests=claim_requests(requests, order.controller, order.ended_within_ms),
             # A controller that misses these changes notices the gap, and asks for a snapshot.

@@ -36,7 +36,7 @@ OnMessage = Callable[[int, int], None]
 """Called with a message, and the number that its reply must have."""
 
 
-class Power(Protocol):
+class PowerManagement(Protocol):
     """The power management of one machine."""
 
     def listen(self, on_message: OnMessage) -> None:
@@ -64,7 +64,7 @@ class SleepHandler:
 
     def __init__(
         self,
-        power: Power,
+        power: PowerManagement,
         *,
         busy: Callable[[], bool],
         before: Callable[[], Awaitable[None]],
@@ -185,6 +185,6 @@ class MacPowerManagement:
         self._stopping.set()
 
 
-def this_machine() -> Power | None:
+def this_machine() -> PowerManagement | None:
     """Return the power management of this machine; None if the system is not supported."""
     return MacPowerManagement() if platform.system() == "Darwin" else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from worker.answer.constraint import Constraint
+from worker.answer.constraint import AnswerMatcher
 from worker.answer.control import without_noncharacters
 from worker.answer.delta import AnswerDelta
 from worker.answer.parser import AnswerParser, Channel
@@ -12,7 +12,7 @@ from worker.answer.text import CONTEXT_TOKENS, Decode, Detokenizer, StopScanner
 _NOTHING_SENT = DeliveredLengths()
 
 
-class Answer:
+class AnswerDecoder:
     """Turns the tokens of one answer into deltas. Used by one thread at a time.
 
     Args:
@@ -37,7 +37,7 @@ class Answer:
         stop_strings: Sequence[str],
         *,
         sent: DeliveredLengths = _NOTHING_SENT,
-        constraint: Constraint | None = None,
+        constraint: AnswerMatcher | None = None,
     ) -> None:
         self.constraint = constraint
         self._decode = decode

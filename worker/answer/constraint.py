@@ -14,7 +14,7 @@ Bitmask = NDArray[np.int32]
 """Shape [rows, words]: one bit per token, set if the token is allowed."""
 
 
-class Constraint:
+class AnswerMatcher:
     """Follows the tokens of one answer through its grammar. Used by one thread at a time.
 
     Args:

@@ -12,7 +12,7 @@ from worker.answer.formats.json_rules import marker
 from worker.answer.messages import MessagesParser
 from worker.answer.reasoning import ReasoningFormat
 from worker.grammar import outline, regex
-from worker.grammar.lark import Rules, literal, one_of, pattern
+from worker.grammar.lark import GrammarBuilder, literal, one_of, pattern
 from worker.grammar.schemas import cleaned, with_options
 
 _LINES = r"/\n{1,2}/?"
@@ -46,7 +46,7 @@ def answer_grammar(answers: ModelOutputFormat, bound: AnswerConstraint) -> str:
     Raises:
         ValueError: the structure is not a valid grammar.
     """
-    rules = Rules()
+    rules = GrammarBuilder()
     content = ""
     if bound.structure is not None and not bound.must_call:
         content = _add_structure(rules, bound.structure)
@@ -86,7 +86,7 @@ def section_grammars(
     else, under the empty name, the grammar of a section from its opening to its end."""
     if answers.messages is not None:
         return {tool.name: _call_grammar(answers.messages, answers, tool) for tool in tools}
-    rules = Rules()
+    rules = GrammarBuilder()
     assert answers.tools is not None
     section = answers.tools.add_section(rules, answers.control, tools, parallel=parallel)
     rules.add("start", section)
@@ -94,12 +94,14 @@ def section_grammars(
 
 
 def _call_grammar(messages: type[MessagesParser], answers: ModelOutputFormat, tool: Tool) -> str:
-    rules = Rules()
+    rules = GrammarBuilder()
     messages.add_call(rules, answers.control, tool)
     return rules.grammar
 
 
-def _add_reasoning(rules: Rules, answers: ModelOutputFormat, reasoning: ReasoningFormat) -> str:
+def _add_reasoning(
+    rules: GrammarBuilder, answers: ModelOutputFormat, reasoning: ReasoningFormat
+) -> str:
     """Add reasoning and the marker that ends it; returns the rule body."""
     parts = answers.control.token_ids(reasoning.close)
     if isinstance(parts[0], int):
@@ -125,7 +127,7 @@ def _empty_frame(answers: ModelOutputFormat) -> str:
     return f"{one_of(frames)}?" if frames else ""
 
 
-def _add_structure(rules: Rules, structure: Structure) -> str:
+def _add_structure(rules: GrammarBuilder, structure: Structure) -> str:
     match structure.kind:
         case "json":
             return rules.add_grammar(

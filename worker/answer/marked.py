@@ -13,7 +13,7 @@ from worker.answer.reasoning import ReasoningFormat
 from worker.answer.section import CallSection
 
 
-class Markers:
+class MarkerScanner:
     """Finds the markers that may occur in content.
 
     Attributes:
@@ -113,7 +113,7 @@ class MarkedParser:
         self._control = control
         self._tool_format = tool_format
         self._tools = tools
-        self._markers = Markers(control, reasoning, tool_format, tools)
+        self._markers = MarkerScanner(control, reasoning, tool_format, tools)
         self._bind = bind
         self._in_reasoning = opened
         self._section: CallSection | None = None

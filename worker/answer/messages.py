@@ -10,7 +10,7 @@ from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool
 from worker.answer.parser import Bind, Channel
 from worker.answer.reader import Reading, TextReader, run_reading
-from worker.grammar.lark import Rules
+from worker.grammar.lark import GrammarBuilder
 
 
 class MessagesParser(ABC):
@@ -49,7 +49,7 @@ class MessagesParser(ABC):
     @staticmethod
     @abstractmethod
     def add_answer(
-        rules: Rules,
+        rules: GrammarBuilder,
         control: ControlTokenCodec,
         content: str,
         tools: Sequence[Tool],
@@ -61,7 +61,7 @@ class MessagesParser(ABC):
 
     @staticmethod
     @abstractmethod
-    def add_call(rules: Rules, control: ControlTokenCodec, tool: Tool) -> None:
+    def add_call(rules: GrammarBuilder, control: ControlTokenCodec, tool: Tool) -> None:
         """Add the grammar of what follows the header of a call as `start`."""
 
     @abstractmethod

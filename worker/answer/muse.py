@@ -21,11 +21,11 @@ from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, marker
 from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tagged_rules import TaggedValueGrammar
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 from worker.answer.messages import MessagesParser
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.section import CallSection
-from worker.grammar.lark import Rules, one_of
+from worker.grammar.lark import GrammarBuilder, one_of
 
 _START, _MESSAGE, _END, _END_OF_TURN = "<|start|>", "<|message|>", "<|eom|>", "<|eot|>"
 _NEXT = f"{_END}{_START}assistant"
@@ -39,7 +39,7 @@ _CONTENT_RECIPIENTS = frozenset({_USER, "commentary", ""})
 class _AtemFormat(TaggedValuesFormat):
     """The body of a message to a function."""
 
-    tags: ClassVar[Tags] = Tags(
+    tags: ClassVar[CallTags] = CallTags(
         sections=((_OPEN, _CLOSE),),
         call='<atem:invoke name="',
         named='">',
@@ -66,7 +66,7 @@ class MuseParser(MessagesParser):
 
     @staticmethod
     def add_answer(
-        rules: Rules,
+        rules: GrammarBuilder,
         control: ControlTokenCodec,
         content: str,
         tools: Sequence[Tool],
@@ -89,7 +89,7 @@ class MuseParser(MessagesParser):
         rules.add("start", f"({thought})? {one_of(alternatives)}")
 
     @staticmethod
-    def add_call(rules: Rules, control: ControlTokenCodec, tool: Tool) -> None:
+    def add_call(rules: GrammarBuilder, control: ControlTokenCodec, tool: Tool) -> None:
         rules.add("start", _add_section(rules, control, 0, tool))
 
     def _read(self) -> Reading[None]:
@@ -194,7 +194,7 @@ class _Call:
         return []
 
 
-def _add_section(rules: Rules, control: ControlTokenCodec, number: int, tool: Tool) -> str:
+def _add_section(rules: GrammarBuilder, control: ControlTokenCodec, number: int, tool: Tool) -> str:
     call = TaggedValueGrammar(rules, control, _AtemFormat.tags, _ATEM.encode_name).call(
         number, tool
     )

@@ -34,7 +34,7 @@ def main() -> None:
     blas = load_fast_blas()
 
     # Importing MLX before the BLAS is loaded would bind it to the reference BLAS.
-    from worker.engine.channel import Channel
+    from worker.engine.channel import AgentConnection
     from worker.engine.device import (
         device_name,
         memory_limit_bytes,
@@ -51,7 +51,7 @@ def main() -> None:
     def enqueue(order: Order) -> None:
         engine.enqueue(order)
 
-    channel = Channel(socket.socket(fileno=arguments.fd), enqueue)
+    channel = AgentConnection(socket.socket(fileno=arguments.fd), enqueue)
     engine = Engine(
         channel.send,
         channel.wait_for_capacity,

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from shared.errors import InvalidRequest, RequestError
-from worker.answer.constraint import Constraint, token_ids_of
+from worker.answer.constraint import AnswerMatcher, token_ids_of
 from worker.answer.format import PLAIN_FORMAT, ModelOutputFormat
 from worker.answer.formats.base import Tool
 from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
 from worker.engine.model import LoadedModel
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema
-from worker.link.orders import Submit, ToolCallingOptions
+from worker.link.orders import SubmitSequence, ToolCallingOptions
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -23,8 +23,8 @@ def tools_of(calling: ToolCallingOptions | None) -> list[Tool]:
 
 
 def compile_constraint(
-    order: Submit, model: LoadedModel, *, opened: bool, thinks: bool, max_tokens: int
-) -> tuple[Constraint | None, list[str]]:
+    order: SubmitSequence, model: LoadedModel, *, opened: bool, thinks: bool, max_tokens: int
+) -> tuple[AnswerMatcher | None, list[str]]:
     """Return the constraint of an answer, or None, and warnings about what is not enforced.
 
     Args:
@@ -61,7 +61,7 @@ def compile_constraint(
             budget = max(1, max_tokens // 2)
     elif calling is not None:
         sections = _section_matchers(answers, tools, calling, model.grammars)
-    constraint = Constraint(
+    constraint = AnswerMatcher(
         model.grammars.tokenizer,
         answers.control,
         whole=whole,

@@ -16,16 +16,16 @@ from worker.engine.fair_share import FairShareScheduler
 from worker.engine.memory_accounting import KVAccounting, PreemptionCandidate
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PrefillBatch, PrefillProgress, PrefillRow
-from worker.engine.prefilling import Prefilling
+from worker.engine.prefilling import PrefillScheduler
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.engine.slot_preemption import SlotHolder, SlotWaiter, row_to_preempt
 from worker.engine.step_cost import StepCost
-from worker.engine.tokens import Token
+from worker.engine.tokens import GeneratedToken
 from worker.link.facts import BatchMeasurements
 
 
-class Batch:
+class ModelBatch:
     """All sequences of one model. Every method belongs to the engine thread.
 
     Attributes:
@@ -54,7 +54,7 @@ class Batch:
         self._max_size = max_size
         self.adaptive = adaptive
         self._clock = clock
-        self._prompts = Prefilling(
+        self._prompts = PrefillScheduler(
             model, accounting, prefix_cache, max_chunk_tokens=max_chunk_tokens,
             free_slots=self._free_slots,
             clock=clock,
@@ -65,7 +65,7 @@ class Batch:
         self.fair_share = FairShareScheduler()
         self.virtual_time = 0.0
         self.preempted: list[int] = []
-        self.first_tokens: list[Token] = []
+        self.first_tokens: list[GeneratedToken] = []
         self._retired: list[DecodingRow] = []
         accounting.open(self)
 

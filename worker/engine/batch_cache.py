@@ -23,7 +23,12 @@ from worker.engine.caches import (
     map_leaves,
 )
 from worker.engine.opaque_cache import is_opaque
-from worker.engine.row_cache import GroupedHeadKVCache, MultiRowKVCache, Rows, SingleRowKVCache
+from worker.engine.row_cache import (
+    GroupedHeadKVCache,
+    MultiRowKVCache,
+    RowLengths,
+    SingleRowKVCache,
+)
 
 
 class BatchCache:
@@ -34,7 +39,7 @@ class BatchCache:
         rows: the number of tokens of each row.
     """
 
-    def __init__(self, layers: Cache, rows: Rows, layout: CacheLayout) -> None:
+    def __init__(self, layers: Cache, rows: RowLengths, layout: CacheLayout) -> None:
         self.layers = layers
         self.rows = rows
         self._layout = layout
@@ -46,7 +51,7 @@ class BatchCache:
     @classmethod
     def of(cls, prefilled: Cache, lengths: Sequence[int], layout: CacheLayout) -> "BatchCache":
         """Take over the cache of prompts; rows may hold more than their `lengths`."""
-        rows = Rows(lengths)
+        rows = RowLengths(lengths)
         kind = _row_cache(layout)
 
         def row_cache(leaf: Any) -> Any:
@@ -116,7 +121,7 @@ class BatchCache:
 
     def take(self, indices: Sequence[int]) -> "BatchCache":
         """Return some rows as a cache of their own; copies them."""
-        rows = Rows([self.rows.lengths[index] for index in indices])
+        rows = RowLengths([self.rows.lengths[index] for index in indices])
         width = blocks_for(rows.longest + 1)
 
         def selected(leaf: Any) -> Any:

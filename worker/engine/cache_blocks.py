@@ -25,7 +25,7 @@ from worker.engine.caches import (
 )
 from worker.engine.device import on_gpu
 from worker.engine.gather import (
-    Gatherer,
+    ArrayGatherer,
     GatherPlan,
     Piece,
     as_mlx,
@@ -51,7 +51,7 @@ _BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
+class BlockArrays:
     """The stored arrays of a block; `notes` is JSON that describes the structure of a state."""
 
     arrays: Sequence[Piece]
@@ -71,8 +71,8 @@ class Arrays:
 class RowPrefix:
     """The cached beginning of a row: the blocks of its first tokens, and the state after them."""
 
-    blocks: Sequence[Arrays] = ()
-    state: Arrays | None = None
+    blocks: Sequence[BlockArrays] = ()
+    state: BlockArrays | None = None
 
 
 class BlockCodec:
@@ -89,11 +89,11 @@ class BlockCodec:
         """The quantisation group size of each array of keys or values; None if not quantised."""
         counts = [1 if group is None else 3 for group in self._groups]
         self._offsets = [sum(counts[:number]) for number in range(len(counts))]
-        self._gatherer = Gatherer()
+        self._gatherer = ArrayGatherer()
 
     # From caches.
 
-    def cut(self, cache: Iterable[Any], row: int, start: int, end: int) -> Arrays:
+    def cut(self, cache: Iterable[Any], row: int, start: int, end: int) -> BlockArrays:
         """Copy keys and values of some tokens of a row; on a GPU they are not evaluated yet."""
         cut: list[Piece] = []
         groups = iter(self._groups)
@@ -108,15 +108,15 @@ class BlockCodec:
                 else:
                     part = as_mlx(part, array.dtype)
                     cut.extend(mx.quantize(part, group_size=group, bits=_BITS))
-        return Arrays(cut)
+        return BlockArrays(cut)
 
-    def snapshot(self, cache: Iterable[Any], row: int) -> Arrays:
+    def snapshot(self, cache: Iterable[Any], row: int) -> BlockArrays:
         """Copy the state of a row in all layers that cannot be cut into blocks; not evaluated."""
         arrays: list[mx.array] = []
         skeletons = [
             _flatten(_state_of(leaf, row), arrays) for leaf in leaves(cache) if not _grows(leaf)
         ]
-        return Arrays(arrays, json.dumps(skeletons, separators=(",", ":")))
+        return BlockArrays(arrays, json.dumps(skeletons, separators=(",", ":")))
 
     # Into caches.
 
@@ -143,7 +143,7 @@ class BlockCodec:
             ]
             yield GatherPlan(rows, (len(rows), heads, width, dim), dtype)
 
-    def _decoded(self, block: Arrays, number: int, dtype: mx.Dtype) -> Piece:
+    def _decoded(self, block: BlockArrays, number: int, dtype: mx.Dtype) -> Piece:
         offset, group = self._offsets[number], self._groups[number]
         if group is None:
             return block.arrays[offset]
@@ -156,7 +156,7 @@ class BlockCodec:
         rows = [self._state(start.state) for start in starts]
         return [list(layer) for layer in zip(*rows, strict=True)]
 
-    def _state(self, stored: Arrays | None) -> list[Any]:
+    def _state(self, stored: BlockArrays | None) -> list[Any]:
         if stored is None:
             return []
         states = [_unflatten(skeleton, stored.arrays) for skeleton in json.loads(stored.notes)]
@@ -165,7 +165,7 @@ class BlockCodec:
 
     # Files.
 
-    def content(self, stored: Arrays) -> BlockContent:
+    def content(self, stored: BlockArrays) -> BlockContent:
         """Return the content of a block's file; shares the memory of the arrays."""
         mx.eval(stored.unevaluated)
         return BlockContent(
@@ -176,7 +176,7 @@ class BlockCodec:
             stored.notes,
         )
 
-    def arrays(self, content: BlockContent, kind: Kind) -> Arrays:
+    def arrays(self, content: BlockContent, kind: Kind) -> BlockArrays:
         """Return the arrays of a block's file.
 
         Raises:
@@ -187,7 +187,7 @@ class BlockCodec:
             if kind == "state" or any(self._groups) or on_gpu():
                 dtypes = [_DTYPES[tensor.dtype] for tensor in content.tensors]
                 parts = list(map(as_mlx, parts, dtypes))
-            return Arrays(parts, content.notes)
+            return BlockArrays(parts, content.notes)
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"unexpected content: {error}") from error
 

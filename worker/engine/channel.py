@@ -24,7 +24,7 @@ from worker.link.frames import (
 from worker.link.orders import Order
 
 
-class Channel:
+class AgentConnection:
     """Frames in both directions. `send` may be called by any thread."""
 
     def __init__(self, connection: socket.socket, on_order: Callable[[Order], None]) -> None:

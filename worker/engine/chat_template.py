@@ -98,7 +98,7 @@ class ChatTemplate:
         self.variables = _variables(tokenizer, text)
         self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
         added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
-        self._guard = Guard(added)
+        self._guard = AddedTokenSplitter(added)
         self._native_tool_prompt = find_native_tool_prompt(
             text or getattr(tokenizer, "chat_template", None), added
         )
@@ -261,7 +261,7 @@ def _template_call(
     return converted
 
 
-class Guard:
+class AddedTokenSplitter:
     """Splits strings that a tokenizer would parse as added tokens."""
 
     def __init__(self, added_tokens: Iterable[str]) -> None:

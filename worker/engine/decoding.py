@@ -7,15 +7,15 @@ from typing import Any, cast
 import mlx.core as mx
 
 from shared.messages.stream import FinishReason
-from worker.answer.constraint import Constraint
+from worker.answer.constraint import AnswerMatcher
 from worker.engine.batch_cache import BatchCache
 from worker.engine.caches import blocks_for
 from worker.engine.prefill import PendingPrefill
 from worker.engine.prefix_cache import PrefixRecorder
 from worker.engine.row_cache import BLOCK_TOKENS
-from worker.engine.sampling import BatchSampler, Logprobs, SamplingRow
+from worker.engine.sampling import BatchLogprobs, BatchSampler, SamplingRow
 from worker.engine.token_mask import mask_of
-from worker.engine.tokens import Token, TokenLogprobs
+from worker.engine.tokens import GeneratedToken, TokenLogprobs
 
 _WEIGHT_OF_NEW = 0.3
 _STEPS_BEFORE_SHRINKING = 64
@@ -67,7 +67,7 @@ class DecodingRow:
         return self.pending.prepared.order.priority
 
     @property
-    def constraint(self) -> Constraint | None:
+    def constraint(self) -> AnswerMatcher | None:
         """The constraint on its tokens, if any."""
         sequence = self.pending.prepared.sequence
         return sequence.constraint if sequence is not None else None
@@ -92,7 +92,7 @@ class SampledTokens:
     """The sampled tokens of one step, one per row, still on the device."""
 
     def __init__(
-        self, rows: Sequence[DecodingRow], tokens: mx.array, logprobs: Logprobs | None
+        self, rows: Sequence[DecodingRow], tokens: mx.array, logprobs: BatchLogprobs | None
     ) -> None:
         self._rows = list(rows)
         self._tokens = tokens
@@ -114,7 +114,7 @@ class SampledTokens:
         """Start computing the tokens (`mx.async_eval`); on a CPU the call takes most of a step."""
         mx.async_eval(self._tokens, *(self._logprobs.arrays if self._logprobs else ()))
 
-    def read(self) -> list[Token]:
+    def read(self) -> list[GeneratedToken]:
         """Wait for the device and return the tokens; marks rows that ended as finished."""
         token_ids = cast(list[int], self._tokens.tolist())
         logprobs = _read_logprobs(self._logprobs) if self._logprobs else {}
@@ -125,12 +125,12 @@ class SampledTokens:
             if token_id in row.ends:
                 row.finished = True
                 row.end = [token_id]
-                tokens.append(Token(row.id, None, "stop", end_id=token_id))
+                tokens.append(GeneratedToken(row.id, None, "stop", end_id=token_id))
             else:
                 row.answer_ids.append(token_id)
                 row.finished = len(row.answer_ids) >= row.pending.prepared.max_tokens
                 reason: FinishReason | None = "length" if row.finished else None
-                tokens.append(Token(row.id, token_id, reason, logprobs.get(index)))
+                tokens.append(GeneratedToken(row.id, token_id, reason, logprobs.get(index)))
         return tokens
 
 
@@ -295,7 +295,7 @@ class DecodeGroup:
         self.cache.resize(slots, min(width, self.cache.width))
 
 
-def _read_logprobs(logprobs: Logprobs) -> dict[int, TokenLogprobs]:
+def _read_logprobs(logprobs: BatchLogprobs) -> dict[int, TokenLogprobs]:
     """Return log-probabilities by the row's index in the batch."""
     sampled = cast(list[float], logprobs.sampled.tolist())
     top_ids = cast(list[list[int]], logprobs.top_ids.tolist())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 
-class Schedulable(Protocol):
+class SchedulableGroup(Protocol):
     """A group of rows, or the batch of a model.
 
     Attributes:
@@ -24,7 +24,7 @@ class Schedulable(Protocol):
     def __len__(self) -> int: ...
 
 
-G = TypeVar("G", bound=Schedulable)
+G = TypeVar("G", bound=SchedulableGroup)
 
 
 class FairShareScheduler:
@@ -47,7 +47,7 @@ class FairShareScheduler:
         self._now = chosen.virtual_time
         return chosen
 
-    def charge(self, group: Schedulable, seconds: float) -> None:
+    def charge(self, group: SchedulableGroup, seconds: float) -> None:
         """Charge a group for the time that it used the device."""
         weight = math.sqrt(max(1, len(group)))
         latest = self._now + self._longest_debt_s / weight

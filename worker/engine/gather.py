@@ -41,7 +41,7 @@ def piece(array: mx.array, row: int, start: int, end: int) -> Piece:
     return np.array(numpy_view(array)[row : row + 1, :, start:end], order="C")
 
 
-class Gatherer:
+class ArrayGatherer:
     """Belongs to the engine thread."""
 
     def __init__(self) -> None:

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from shared.settings.worker import WorkerSettings
-from worker.engine.cache_blocks import Arrays, BlockCodec
+from worker.engine.cache_blocks import BlockArrays, BlockCodec
 from worker.kv_memory.block import Block, BlockKey, Kind
 from worker.kv_memory.block_tree import BlockTree
 from worker.kv_memory.cached_sequences import CachedSequences, exclusive_blocks
 from worker.kv_memory.file_threads import Result
 from worker.kv_memory.file_tier import FileTier
 from worker.kv_memory.memory_tier import MemoryTier
-from worker.link.facts import PrefixCacheMeasurements, SequenceCached, SequenceMeasured
+from worker.link.facts import CachedSequenceMeasurements, PrefixCacheMeasurements, SequenceCached
 
 _CLOSE_S = 2.0
 
@@ -93,7 +93,7 @@ class PrefixCacheStatistics:
 
 
 @dataclass(slots=True)
-class KVMemory:
+class KVBlockStore:
     """Belongs to the engine thread.
 
     Args:
@@ -143,7 +143,7 @@ class KVMemory:
     # Blocks.
 
     def store(
-        self, block: Block, kind: Kind, arrays: Arrays, codec: BlockCodec, *, on_disk: bool
+        self, block: Block, kind: Kind, arrays: BlockArrays, codec: BlockCodec, *, on_disk: bool
     ) -> None:
         """Store a computed part of a block; with `on_disk` it is queued to be written, too."""
         if not block.in_memory(kind):
@@ -209,10 +209,10 @@ class KVMemory:
             self.drop(block)
         self._to_drop = [block for block in self._to_drop if block.users]
 
-    def measured_sequences(self) -> list[SequenceMeasured]:
+    def measured_sequences(self) -> list[CachedSequenceMeasurements]:
         """Return the tracked sequences that changed, at most 64 per call."""
         return [
-            SequenceMeasured(end.hex(), **asdict(measured))
+            CachedSequenceMeasurements(end.hex(), **asdict(measured))
             for end, measured in self.sequences.changed(_MEASURED_AT_ONCE)
         ]
 
@@ -233,7 +233,7 @@ class KVMemory:
         assert self.files is not None
         (_, kind), (block, codec) = self._to_write.popitem(last=False)
         arrays = block.part(kind).payload
-        if isinstance(arrays, Arrays) and not block.part(kind).file_bytes:
+        if isinstance(arrays, BlockArrays) and not block.part(kind).file_bytes:
             self.files.write(block, kind, codec.content(arrays))
 
     def read(self, block: Block, kind: Kind, codec: BlockCodec) -> None:

@@ -11,10 +11,10 @@ import mlx.core as mx
 from shared.ids import ModelId
 from shared.settings.worker import AdaptiveBatchingSettings
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
-from worker.engine.batch import Batch
+from worker.engine.batch import ModelBatch
 from worker.engine.blas import use_threads
 from worker.engine.device import on_gpu, release_memory
-from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory, PrefixCacheConfig
+from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVBlockStore, PrefixCacheConfig
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefetchedPrompts
@@ -33,25 +33,25 @@ from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
 from worker.link.activity import EngineActivityRecord
 from worker.link.facts import (
+    CachedSequencesMeasured,
     EngineMeasured,
     Fact,
-    Output,
     PrefillStarted,
+    SequenceOutput,
     SequenceRejected,
-    SequencesMeasured,
     StepCompleted,
 )
 from worker.link.orders import (
-    Cancel,
     CancelPrefixPrefetch,
+    CancelSequence,
     EvictCachedSequence,
     LimitKVCaches,
     LoadModel,
     Order,
-    Prefetch,
+    PrefetchPrefix,
     SetBlasThreads,
     Stop,
-    Submit,
+    SubmitSequence,
     TrackSequence,
     UnloadModel,
 )
@@ -111,7 +111,7 @@ class Engine:
         self._min_batch_size = min_batch_size
         self._max_chunk_tokens = max_chunk_tokens
         self._inbox: queue.SimpleQueue[Order | Prepared | Result] = queue.SimpleQueue()
-        self._kv_memory = KVMemory(kv_memory, self._inbox.put)
+        self._kv_memory = KVBlockStore(kv_memory, self._inbox.put)
         self._models = EngineModels(
             self._new_batch,
             self._kv_memory,
@@ -133,11 +133,11 @@ class Engine:
         self._measured_at = 0.0
         self._busy_since: float | None = None  # None while idle
 
-    def _new_batch(self, model: LoadedModel, accounting: KVAccounting) -> Batch:
+    def _new_batch(self, model: LoadedModel, accounting: KVAccounting) -> ModelBatch:
         adaptive = None
         if self._adaptive is not None:
             adaptive = AdaptiveBatchSize(self._adaptive, self._min_batch_size, self._max_batch_size)
-        return Batch(
+        return ModelBatch(
             model,
             accounting,
             max_size=self._max_batch_size,
@@ -158,7 +158,7 @@ class Engine:
 
     def enqueue(self, order: Order) -> None:
         """Enqueue an order; prompts are tokenised on a thread of their own first."""
-        if isinstance(order, Submit | Prefetch | CancelPrefixPrefetch):
+        if isinstance(order, SubmitSequence | PrefetchPrefix | CancelPrefixPrefetch):
             self._preparation.enqueue(order)
         else:
             self._inbox.put(order)
@@ -216,7 +216,7 @@ class Engine:
                     self._prefetched.add(item.prepared)
                 case CancelPrefixPrefetch():
                     self._prefetched.forget(item.sequence)
-                case Cancel():
+                case CancelSequence():
                     self._cancel(item.sequence)
                 case LoadModel():
                     self._models.load(item)
@@ -232,7 +232,9 @@ class Engine:
                     use_threads(item.threads)
                 case Stop():
                     return False
-                case Submit() | Prefetch():  # `enqueue` sends these to the preparation thread
+                case (
+                    SubmitSequence() | PrefetchPrefix()
+                ):  # `enqueue` sends these to the preparation thread
                     raise AssertionError("a prompt was not prepared")
         return True
 
@@ -274,7 +276,7 @@ class Engine:
             self._send(PrefillStarted(order.sequence, len(prepared.prompt_ids)))
         sequence, replayed = prepared.sequence, prepared.replayed
         if sequence is None:  # the order only counts the tokens of its prompt
-            counted = Output(order.sequence, 0, [], "", "stop")
+            counted = SequenceOutput(order.sequence, 0, [], "", "stop")
             self._send(StepCompleted([_cancelled(order) if cancelled else counted]))
             return
         if replayed:
@@ -323,7 +325,7 @@ class Engine:
             self._measured_at = now
             self._kv_memory.drop_unused()
             if measured := self._kv_memory.measured_sequences():
-                self._send(SequencesMeasured(measured))
+                self._send(CachedSequencesMeasured(measured))
             accounting = self._models.accounting
             self._send(
                 EngineMeasured(
@@ -340,5 +342,5 @@ class Engine:
             )
 
 
-def _cancelled(order: Submit) -> Output:
-    return Output(order.sequence, len(order.answer_ids), [], "", "cancelled")
+def _cancelled(order: SubmitSequence) -> SequenceOutput:
+    return SequenceOutput(order.sequence, len(order.answer_ids), [], "", "cancelled")

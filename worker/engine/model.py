@@ -97,7 +97,7 @@ class LoadedModel:
         return [ability for ability in ABILITIES if can[ability]]
 
 
-class Loading:
+class ModelLoadJob:
     """Loads a model in small steps, so that other models can decode in between. Belongs to the
     engine thread.
 
@@ -136,7 +136,7 @@ def load_model(order: LoadModel) -> LoadedModel:
     Raises:
         ModelError: says what is wrong with which file.
     """
-    model = Loading(order).advance(math.inf)
+    model = ModelLoadJob(order).advance(math.inf)
     assert model is not None
     return model
 

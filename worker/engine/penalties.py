@@ -29,7 +29,7 @@ class PenaltyRow(Protocol):
     counts: mx.array | None
 
 
-class Repetition:
+class RepetitionPenalty:
     """Penalises every token of prompt and answer (CTRL, arXiv:1909.05858, section 4.1)."""
 
     def __init__(self, rows: Sequence[PenaltyRow], vocabulary: int) -> None:
@@ -90,7 +90,7 @@ class PresenceAndFrequencyPenalty:
             row.counts = self._counts[index]
 
 
-class Bias:
+class LogitBias:
     """Adds the logit biases of all rows at once."""
 
     def __init__(self, rows: Sequence[PenaltyRow]) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.ids import ModelId
-from worker.engine.kv_memory import KVMemory
+from worker.engine.kv_memory import KVBlockStore
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import Block, Kind, token_array
-from worker.link.orders import Submit
+from worker.link.orders import SubmitSequence
 
 _SHARE = 2
 """Prefetched prompts use at most 1/2 of the blocks' memory: the rest is for newly computed blocks,
@@ -46,14 +46,14 @@ class PrefetchedPrompts:
     """
 
     def __init__(
-        self, memory: KVMemory, find_cache: Callable[[ModelId], PrefixCache | None]
+        self, memory: KVBlockStore, find_cache: Callable[[ModelId], PrefixCache | None]
     ) -> None:
         self._memory = memory
         self._find_cache = find_cache
         self._prompts: dict[int, _PrefetchedPrompt] = {}
         self._reading: list[tuple[Block, Kind]] = []
 
-    def find(self, order: Submit) -> PreparedSequence | None:
+    def find(self, order: SubmitSequence) -> PreparedSequence | None:
         """Return the prepared prompt of an order, if it was prefetched. Thread-safe."""
         prefetched = self._prompts.get(order.sequence)
         if prefetched is None or prefetched.prepared.order != order:

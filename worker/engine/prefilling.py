@@ -27,7 +27,7 @@ _MAX_SHARED_FLOORS = 4
 row decodes, all prompts that fit share one: they will step together, too."""
 
 
-class Prefilling:
+class PrefillScheduler:
     """Belongs to the engine thread.
 
     Args:

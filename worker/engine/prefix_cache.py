@@ -9,9 +9,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from worker.engine.cache_blocks import Arrays, BlockCodec, RowPrefix
+from worker.engine.cache_blocks import BlockArrays, BlockCodec, RowPrefix
 from worker.engine.caches import Cache, CacheLayout
-from worker.engine.kv_memory import KVMemory
+from worker.engine.kv_memory import KVBlockStore
 from worker.engine.snapshots import SnapshotLengths
 from worker.kv_memory.block import Block, Kind, TokenIds, block_key, root_key, token_array
 from worker.kv_memory.block_file import FORMAT
@@ -32,7 +32,7 @@ class PrefixCache:
         snapshots: the lengths at which the state of a sequence is stored.
     """
 
-    def __init__(self, memory: KVMemory, layout: CacheLayout, fingerprint: str) -> None:
+    def __init__(self, memory: KVBlockStore, layout: CacheLayout, fingerprint: str) -> None:
         self.memory = memory
         settings = memory.settings
         self.block_tokens = settings.block_tokens
@@ -182,8 +182,8 @@ class _Cut:
 
     start: int
     end: int
-    kv: Arrays | None
-    state: Arrays | None
+    kv: BlockArrays | None
+    state: BlockArrays | None
 
 
 class PrefixRecorder:
@@ -279,7 +279,7 @@ class PrefixRecorder:
         block = memory.tree.get(self._at, tokens) if tokens else self._at
         whole = len(tokens) == self._cache.block_tokens
         block.holders += 1
-        parts: list[tuple[Kind, Arrays | None]] = [("kv", cut.kv), ("state", cut.state)]
+        parts: list[tuple[Kind, BlockArrays | None]] = [("kv", cut.kv), ("state", cut.state)]
         for kind, arrays in parts:
             if arrays is not None:
                 memory.store(block, kind, arrays, self._cache.codec, on_disk=whole or self._on_disk)
@@ -300,7 +300,7 @@ class PrefixRecorder:
                 self._cache.memory.drop(other)
 
 
-def _arrays(block: Block, kind: Kind) -> Arrays:
+def _arrays(block: Block, kind: Kind) -> BlockArrays:
     payload = block.part(kind).payload
-    assert isinstance(payload, Arrays)
+    assert isinstance(payload, BlockArrays)
     return payload

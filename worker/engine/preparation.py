@@ -12,14 +12,14 @@ from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence, prepare
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import SequenceRejected
-from worker.link.orders import CancelPrefixPrefetch, Prefetch, Submit
+from worker.link.orders import CancelPrefixPrefetch, PrefetchPrefix, SubmitSequence
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationCancelled:
     """A sequence that was cancelled before its prompt was prepared."""
 
-    order: Submit
+    order: SubmitSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PreparationThread:
     def __init__(
         self,
         find: Callable[[ModelId], LoadedModel | None],
-        find_prefetched: Callable[[Submit], PreparedSequence | None],
+        find_prefetched: Callable[[SubmitSequence], PreparedSequence | None],
         put: Callable[[Prepared], None],
         activity: EngineActivityRecord,
     ) -> None:
@@ -60,7 +60,7 @@ class PreparationThread:
         self._find_prefetched = find_prefetched
         self._put = put
         self._activity = activity
-        self._orders: queue.SimpleQueue[Submit | Prefetch | CancelPrefixPrefetch] = (
+        self._orders: queue.SimpleQueue[SubmitSequence | PrefetchPrefix | CancelPrefixPrefetch] = (
             queue.SimpleQueue()
         )
         self._sequences: set[int] = set()
@@ -69,8 +69,8 @@ class PreparationThread:
     def start(self) -> None:
         threading.Thread(target=self._run, name="prepare", daemon=True).start()
 
-    def enqueue(self, order: Submit | Prefetch | CancelPrefixPrefetch) -> None:
-        if isinstance(order, Submit):
+    def enqueue(self, order: SubmitSequence | PrefetchPrefix | CancelPrefixPrefetch) -> None:
+        if isinstance(order, SubmitSequence):
             self._sequences.add(order.sequence)
         self._orders.put(order)
 
@@ -90,20 +90,20 @@ class PreparationThread:
         while True:
             self._handle(self._orders.get())
 
-    def _handle(self, order: Submit | Prefetch | CancelPrefixPrefetch) -> None:
+    def _handle(self, order: SubmitSequence | PrefetchPrefix | CancelPrefixPrefetch) -> None:
         match order:
-            case Submit():
+            case SubmitSequence():
                 # Reading the set without a lock may miss a cancellation; `finish` reports it then.
                 cancelled = order.sequence in self._cancelled
                 self._put(PreparationCancelled(order) if cancelled else self._prepare(order))
-            case Prefetch():
+            case PrefetchPrefix():
                 prepared = self._prepare(order.order)
-                if isinstance(prepared, PreparedSequence):  # else its `Submit` reports the error
+                if isinstance(prepared, PreparedSequence):  # else its submission reports the error
                     self._put(PreparedPrefetch(prepared))
             case CancelPrefixPrefetch():
                 self._put(order)
 
-    def _prepare(self, order: Submit) -> PreparedSequence | SequenceRejected:
+    def _prepare(self, order: SubmitSequence) -> PreparedSequence | SequenceRejected:
         if (prefetched := self._find_prefetched(order)) is not None:
             return prefetched
         model = self._find(order.model)
@@ -121,5 +121,5 @@ class PreparationThread:
             self._activity.prepare(None)
 
 
-def rejection(order: Submit, code: str, message: str) -> SequenceRejected:
+def rejection(order: SubmitSequence, code: str, message: str) -> SequenceRejected:
     return SequenceRejected(order.sequence, code, message)

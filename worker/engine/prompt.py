@@ -6,17 +6,17 @@ from dataclasses import dataclass, field, replace
 
 from shared.errors import InvalidRequest, RequestError
 from shared.messages.request import DEFAULT_MAX_TOKENS
-from worker.answer.answer import Answer
+from worker.answer.answer import AnswerDecoder
 from worker.answer.format import PlainParser
 from worker.answer.parser import AnswerParser
 from worker.answer.sent import DeliveredLengths
 from worker.engine.answer_constraints import compile_constraint, tools_of
 from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
-from worker.engine.sequence import Sequence
+from worker.engine.sequence import OutputBuilder
 from worker.engine.thinking import template_values
-from worker.link.facts import Output
-from worker.link.orders import Submit
+from worker.link.facts import SequenceOutput
+from worker.link.orders import SubmitSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class PreparedSequence:
             reason if nothing is left to generate.
     """
 
-    order: Submit
+    order: SubmitSequence
     prompt_ids: list[int]
     max_tokens: int
-    sequence: Sequence | None = None
-    replayed: list[Output] = field(default_factory=list)
+    sequence: OutputBuilder | None = None
+    replayed: list[SequenceOutput] = field(default_factory=list)
 
     @property
     def all_ids(self) -> list[int]:
@@ -49,7 +49,7 @@ class PreparedSequence:
         return replace(self, order=order)
 
 
-def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
+def prepare(order: SubmitSequence, model: LoadedModel) -> PreparedSequence:
     """Render, tokenise and check one prompt, and replay the tokens of an earlier attempt.
 
     Raises:
@@ -75,7 +75,7 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     max_tokens = min(requested, context - len(prompt_ids))
     answer = _answer(order, model, prompt, max_tokens)
     token_bytes = model.grammars.token_bytes if model.grammars is not None else None
-    sequence = Sequence(order, answer, max_tokens, model.replay_decode, token_bytes)
+    sequence = OutputBuilder(order, answer, max_tokens, model.replay_decode, token_bytes)
     replayed = sequence.replay()
     if sequence.problem is not None:
         raise RequestError(sequence.problem, code="request_failed", param=_param(order))
@@ -83,7 +83,9 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     return PreparedSequence(order, prompt_ids, max_tokens, sequence, replayed)
 
 
-def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int) -> Answer:
+def _answer(
+    order: SubmitSequence, model: LoadedModel, prompt: Rendered, max_tokens: int
+) -> AnswerDecoder:
     is_chat = order.messages is not None
     opened = is_chat and model.format.opens_reasoning(prompt.end)
     thinks = is_chat and model.format.can_reason and not prompt.closed_reasoning
@@ -97,7 +99,7 @@ def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int
         parser = model.format.parser(tools_of(order.calling), opened=opened, bind=bind)
         control = model.format.control.by_id
     sent = DeliveredLengths(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
-    answer = Answer(
+    answer = AnswerDecoder(
         model.replay_decode,
         prompt.token_ids,
         parser,
@@ -110,7 +112,7 @@ def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int
     return answer
 
 
-def _check_vocabulary(order: Submit, prompt_ids: list[int], size: int) -> None:
+def _check_vocabulary(order: SubmitSequence, prompt_ids: list[int], size: int) -> None:
     """Check that all tokens are in the vocabulary: MLX would read out of bounds.
 
     Raises:
@@ -130,7 +132,7 @@ def _check_vocabulary(order: Submit, prompt_ids: list[int], size: int) -> None:
             )
 
 
-def _check_resume(order: Submit, prompt_tokens: int, model: LoadedModel) -> None:
+def _check_resume(order: SubmitSequence, prompt_tokens: int, model: LoadedModel) -> None:
     """Check the answer of an earlier attempt.
 
     Raises:
@@ -157,7 +159,7 @@ def _check_resume(order: Submit, prompt_tokens: int, model: LoadedModel) -> None
             )
 
 
-def _tokenise(order: Submit, model: LoadedModel) -> Rendered:
+def _tokenise(order: SubmitSequence, model: LoadedModel) -> Rendered:
     if order.token_ids is not None:
         return Rendered(order.token_ids, "")
     if order.text is not None:
@@ -174,5 +176,5 @@ def _tokenise(order: Submit, model: LoadedModel) -> Rendered:
     return replace(rendered, warnings=[*changes, *warnings])
 
 
-def _param(order: Submit) -> str:
+def _param(order: SubmitSequence) -> str:
     return "messages" if order.messages is not None else "prompt"

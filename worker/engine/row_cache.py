@@ -17,7 +17,7 @@ BLOCK_TOKENS = 256
 """Caches grow by this many tokens, as mlx-lm's do."""
 
 
-class Rows:
+class RowLengths:
     """The lengths of the rows of a batch; one object for all layers.
 
     Attributes:
@@ -64,13 +64,13 @@ class MultiRowKVCache:
             store nothing have 0 heads; layers that store only keys have values of size 0.
     """
 
-    def __init__(self, rows: Rows, keys: mx.array, values: mx.array) -> None:
+    def __init__(self, rows: RowLengths, keys: mx.array, values: mx.array) -> None:
         self._rows = rows
         self.keys = keys
         self.values = values
 
     @classmethod
-    def of(cls, cache: KVCache, rows: Rows) -> "MultiRowKVCache":
+    def of(cls, cache: KVCache, rows: RowLengths) -> "MultiRowKVCache":
         """Take over the arrays of a prefilled cache, without a copy."""
         return cls(rows, cache.keys, cache.values)
 
@@ -152,7 +152,7 @@ class MultiRowKVCache:
         self.keys[first:end, :, :length] = other.keys[:count, :, :length]
         self.values[first:end, :, :length] = other.values[:count, :, :length]
 
-    def take(self, slots: Sequence[int], rows: Rows, width: int) -> "MultiRowKVCache":
+    def take(self, slots: Sequence[int], rows: RowLengths, width: int) -> "MultiRowKVCache":
         """Return a cache with copies of some slots."""
         chosen = mx.array(list(slots))
         return type(self)(

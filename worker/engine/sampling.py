@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from worker.engine.penalties import Bias, PresenceAndFrequencyPenalty, Repetition, put, take
+from worker.engine.penalties import (
+    LogitBias,
+    PresenceAndFrequencyPenalty,
+    RepetitionPenalty,
+    put,
+    take,
+)
 from worker.engine.token_mask import TokenMask
 from worker.engine.token_sampling import (
     CANDIDATES,
@@ -32,7 +38,7 @@ top-p can round to 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class Logprobs:
+class BatchLogprobs:
     """Log-probabilities of the L rows that requested them, still on the device.
 
     Attributes:
@@ -101,7 +107,7 @@ class BatchSampler:
 
     def sample(
         self, logits: mx.array, inputs: mx.array, mask: TokenMask | None = None
-    ) -> tuple[mx.array, Logprobs | None]:
+    ) -> tuple[mx.array, BatchLogprobs | None]:
         """Sample the next token of each row.
 
         Args:
@@ -133,9 +139,9 @@ class _Plan:
 
     def __init__(self, rows: Sequence[SamplingRow], vocabulary: int) -> None:
         self._rows = rows
-        self._repetition = Repetition(rows, vocabulary)
+        self._repetition = RepetitionPenalty(rows, vocabulary)
         self._presence_and_frequency = PresenceAndFrequencyPenalty(rows, vocabulary)
-        self._bias = Bias(rows)
+        self._bias = LogitBias(rows)
         by_method: dict[str, list[int]] = {"greedy": [], "plain": [], "filtered": [], "wide": []}
         for index, row in enumerate(rows):
             by_method[_method(row, vocabulary)].append(index)
@@ -178,7 +184,7 @@ class _Plan:
             tokens = put(tokens, group.indices, sampled)
         return tokens
 
-    def logprobs(self, logits: mx.array, tokens: mx.array) -> Logprobs | None:
+    def logprobs(self, logits: mx.array, tokens: mx.array) -> BatchLogprobs | None:
         if not self._with_logprobs:
             return None
         selected = take(logits, self._with_logprobs).astype(mx.float32)
@@ -186,7 +192,7 @@ class _Plan:
         ids = take(tokens, self._with_logprobs)[:, None]
         sampled = mx.take_along_axis(logprobs, ids, axis=-1)[:, 0]
         top_ids, top = top_tokens(logprobs, min(self._top, logprobs.shape[-1]))
-        return Logprobs(self._with_logprobs, sampled, top_ids, top)
+        return BatchLogprobs(self._with_logprobs, sampled, top_ids, top)
 
 
 def _method(row: SamplingRow, vocabulary: int) -> str:

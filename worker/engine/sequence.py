@@ -4,20 +4,20 @@ from collections.abc import Callable
 from typing import Any
 
 from shared.messages.stream import FinishReason
-from worker.answer.answer import Answer
-from worker.answer.constraint import Constraint
+from worker.answer.answer import AnswerDecoder
+from worker.answer.constraint import AnswerMatcher
 from worker.answer.delta import AnswerDelta
 from worker.answer.parser import Channel
 from worker.answer.text import REPLACEMENT, Decode
-from worker.engine.tokens import Token, TokenLogprobs
-from worker.link.facts import Output, ToolCallPiece
-from worker.link.orders import Submit
+from worker.engine.tokens import GeneratedToken, TokenLogprobs
+from worker.link.facts import SequenceOutput, ToolCallPiece
+from worker.link.orders import SubmitSequence
 
 TokenBytes = Callable[[int], bytes]
 """Returns the UTF-8 bytes of a token, which may be a part of a character."""
 
 
-class Sequence:
+class OutputBuilder:
     """Turns the tokens of one sequence into outputs. Belongs to one thread at a time.
 
     Args:
@@ -27,8 +27,8 @@ class Sequence:
 
     def __init__(
         self,
-        order: Submit,
-        answer: Answer,
+        order: SubmitSequence,
+        answer: AnswerDecoder,
         max_tokens: int,
         decode: Decode,
         token_bytes: TokenBytes | None = None,
@@ -45,7 +45,7 @@ class Sequence:
         self._answer = answer
 
     @property
-    def constraint(self) -> Constraint | None:
+    def constraint(self) -> AnswerMatcher | None:
         """The constraint on its tokens, if any."""
         return self._answer.constraint
 
@@ -54,18 +54,18 @@ class Sequence:
         self._decode = decode
         self._answer.decode_with(decode)
 
-    def replay(self) -> list[Output]:
+    def replay(self) -> list[SequenceOutput]:
         """Return the outputs of the tokens that an earlier attempt generated, one per token; the
         last one has a finish reason if nothing is left to generate. Must be called first."""
         self._answer.resume(self._resumed_ids)
-        outputs: list[Output] = []
+        outputs: list[SequenceOutput] = []
         reason = "length" if self._left <= 0 else self._ended
         last = len(self._replayed_ids) - 1
         for number, token_id in enumerate(self._replayed_ids):
             finish: FinishReason | None = None
             if number == last and reason == "length":
                 finish = "length"
-            outputs.append(self.advance(Token(self.id, token_id, finish)))
+            outputs.append(self.advance(GeneratedToken(self.id, token_id, finish)))
             if outputs[-1].finish_reason is not None:
                 return outputs
         stopped = self._answer.stopped or self._answer.ended
@@ -73,7 +73,7 @@ class Sequence:
             outputs.append(self._output([], self._answer.finish(), "stop" if stopped else reason))
         return outputs
 
-    def advance(self, token: Token) -> Output:
+    def advance(self, token: GeneratedToken) -> SequenceOutput:
         """Return the output of the next token; `finish_reason` is set if it is the last."""
         if token.token_id is None:
             return self._output([], self._answer.finish(token.end_id), "stop")
@@ -99,7 +99,7 @@ class Sequence:
         """Why generation cannot continue; None while it can."""
         return self._answer.problem
 
-    def cancel(self) -> Output:
+    def cancel(self) -> SequenceOutput:
         """Return the last output of a cancelled sequence."""
         return self._output([], self._answer.finish(), "cancelled")
 
@@ -109,12 +109,12 @@ class Sequence:
         delta: AnswerDelta,
         reason: FinishReason | None,
         logprobs: list[dict[str, Any]] | None = None,
-    ) -> Output:
+    ) -> SequenceOutput:
         stop = self._answer.stop_sequence if reason == "stop" else None
         if reason == "stop" and stop is None and self._answer.has_calls:
             reason = "tool_calls"
         calls = [ToolCallPiece(call.index, call.arguments, call.name) for call in delta.calls]
-        output = Output(
+        output = SequenceOutput(
             self.id,
             self._index,
             token_ids,

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from shared.errors import ModelError
 from shared.ids import ModelId
-from worker.engine.batch import Batch
+from worker.engine.batch import ModelBatch
 from worker.engine.device import free_for_kv_bytes, release_memory
-from worker.engine.kv_memory import KVMemory
+from worker.engine.kv_memory import KVBlockStore
 from worker.engine.load_errors import exit_description
 from worker.engine.memory_accounting import KVAccounting
-from worker.engine.model import LoadedModel, Loading
+from worker.engine.model import LoadedModel, ModelLoadJob
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import Fact, ModelFailed, ModelLoaded, ModelLoading
@@ -41,8 +41,8 @@ class EngineModels:
 
     def __init__(
         self,
-        new_batch: Callable[[LoadedModel, KVAccounting], Batch],
-        kv_memory: KVMemory,
+        new_batch: Callable[[LoadedModel, KVAccounting], ModelBatch],
+        kv_memory: KVBlockStore,
         activity: EngineActivityRecord,
         *,
         kv_budget_bytes: int | None,
@@ -57,11 +57,11 @@ class EngineModels:
         self._engines = engines
         self._models: dict[ModelId, LoadedModel] = {}
         self._waiting: deque[LoadModel] = deque()
-        self._loading: Loading | None = None
+        self._loading: ModelLoadJob | None = None
         self._reported_progress = 0.0
         self._progressed_at = 0.0
-        self._abandoned: list[Loading] = []
-        self.batches: dict[ModelId, Batch] = {}
+        self._abandoned: list[ModelLoadJob] = []
+        self.batches: dict[ModelId, ModelBatch] = {}
         self.accounting = KVAccounting(self._own_kv_bytes, kv_memory.limit)
 
     def find(self, model: ModelId) -> LoadedModel | None:
@@ -89,7 +89,7 @@ class EngineModels:
             if (model := self._models.get(order.model)) is not None:
                 yield _loaded(order.model, model)
                 return
-            self._loading = Loading(order)
+            self._loading = ModelLoadJob(order)
             self._reported_progress, self._progressed_at = 0.0, time.monotonic()
             yield ModelLoading(order.model, 0.0)
         loading = self._loading
@@ -110,7 +110,7 @@ class EngineModels:
                 yield from self._progress_facts(loading, before)
         self._activity.end()
 
-    def _progress_facts(self, loading: Loading, before: float) -> Iterable[Fact]:
+    def _progress_facts(self, loading: ModelLoadJob, before: float) -> Iterable[Fact]:
         """Yield the progress, in steps of 5 %, or a failure after a time without progress."""
         now, model_id, progress = time.monotonic(), loading.order.model, loading.progress
         if progress > before:
@@ -177,7 +177,7 @@ class EngineModels:
         self.accounting.lend_rest()
 
 
-def _advance(loading: Loading, seconds: float) -> LoadedModel | None:
+def _advance(loading: ModelLoadJob, seconds: float) -> LoadedModel | None:
     """Continue loading a model; its code cannot end the process.
 
     Raises:

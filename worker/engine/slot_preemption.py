@@ -1,8 +1,8 @@
 """Preemption of slots in a full batch, as a pure decision.
 
-A prompt becomes overdue some time after its arrival (`Prefilling`). An overdue sequence may take
-the slot of the row that has held its slot longest, once that row has held it for a multiple of the
-estimated work of the newcomer; never the slot of a row that will end sooner than the newcomer
+A prompt becomes overdue some time after its arrival (`PrefillScheduler`). An overdue sequence may
+take the slot of the row that has held its slot longest, once that row has held it for a multiple of
+the estimated work of the newcomer; never the slot of a row that will end sooner than the newcomer
 would. The preempted row is parked: it keeps its KV cache, and gets the next free slot. So an
 overdue sequence waits for at most a few times its own work, and a long answer loses at most a fifth
 of its time to short ones.

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from shared.ids import ModelId
-from worker.engine.batch import Batch
+from worker.engine.batch import ModelBatch
 from worker.engine.decoding import DecodeGroup, SampledTokens
 from worker.engine.fair_share import FairShareScheduler
 from worker.engine.prefill import PrefillProgress
 from worker.engine.prompt import PreparedSequence
-from worker.engine.sequence import Sequence
-from worker.engine.tokens import Token
+from worker.engine.sequence import OutputBuilder
+from worker.engine.tokens import GeneratedToken
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import (
     Fact,
@@ -36,7 +36,7 @@ stall: each step delays all waiting prompts, and generates few tokens."""
 class _Step:
     """A step whose tokens are not read yet."""
 
-    batch: Batch
+    batch: ModelBatch
     group: DecodeGroup
     sampled: SampledTokens
     began_at: float
@@ -58,7 +58,7 @@ class StepScheduler:
 
     def __init__(
         self,
-        batches: Mapping[ModelId, Batch],
+        batches: Mapping[ModelId, ModelBatch],
         send: Callable[[Fact], None],
         activity: EngineActivityRecord,
         *,
@@ -71,7 +71,7 @@ class StepScheduler:
         self._max_decode_stall_s = max_decode_stall_s
         self._evaluates_ahead = evaluates_ahead
         self._fair_share = FairShareScheduler(longest_debt_s=max_decode_stall_s)
-        self._sequences: dict[int, Sequence] = {}
+        self._sequences: dict[int, OutputBuilder] = {}
         self._ahead: _Step | None = None
         self._prefill_next = False
         self._idle_since = 0.0  # when the last known work of the device ended
@@ -99,13 +99,13 @@ class StepScheduler:
 
     # Sequences.
 
-    def add(self, sequence: Sequence, prepared: PreparedSequence) -> None:
+    def add(self, sequence: OutputBuilder, prepared: PreparedSequence) -> None:
         self._sequences[sequence.id] = sequence
         self._activity.begin(EngineActivity("prefill", sequence.model, (sequence.id,)))
         self._batches[sequence.model].add(prepared)
         self._activity.end()
 
-    def remove(self, sequence_id: int) -> Sequence | None:
+    def remove(self, sequence_id: int) -> OutputBuilder | None:
         """Remove and return a sequence that has not ended; None if there is none."""
         if (sequence := self._sequences.pop(sequence_id, None)) is not None:
             self._activity.begin(EngineActivity("step", sequence.model, (sequence.id,)))
@@ -114,7 +114,7 @@ class StepScheduler:
             self._activity.end()
         return sequence
 
-    def remove_all(self, model: ModelId) -> list[Sequence]:
+    def remove_all(self, model: ModelId) -> list[OutputBuilder]:
         """Remove and return the sequences of a model; also drops its unread step."""
         removed = [sequence for sequence in self._sequences.values() if sequence.model == model]
         for sequence in removed:
@@ -234,14 +234,14 @@ class StepScheduler:
         self._fair_share.charge(step.batch, step.group.step_s)
         self._send_tokens(tokens)
 
-    def _send_first_tokens(self, batch: Batch) -> None:
+    def _send_first_tokens(self, batch: ModelBatch) -> None:
         """Send the tokens that were sampled at the end of prefill."""
         if batch.first_tokens:
             first, batch.first_tokens = batch.first_tokens, []
             self._send_tokens(first)
             batch.retire()
 
-    def _send_tokens(self, tokens: Iterable[Token]) -> None:
+    def _send_tokens(self, tokens: Iterable[GeneratedToken]) -> None:
         outputs = [
             self._sequences[token.sequence].advance(token)
             for token in tokens
@@ -269,12 +269,12 @@ class StepScheduler:
         stepped = all(group.stepped for group in self._groups())
         return stepped and self._next_to_prefill() is not None
 
-    def _next_to_prefill(self) -> Batch | None:
+    def _next_to_prefill(self) -> ModelBatch | None:
         """Return the batch with prompts whose model has had the least device time."""
         batches = [batch for batch in self._batches.values() if batch.next_due is not None]
         return self._fair_share.next(batches) if batches else None
 
-    def _prefill_pass(self, batch: Batch, seconds: float) -> None:
+    def _prefill_pass(self, batch: ModelBatch, seconds: float) -> None:
         """Run one prefill pass of a model, and send its results."""
         model = next(model for model, each in self._batches.items() if each is batch)
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from worker.link.orders import Submit
+from worker.link.orders import SubmitSequence
 
 _SWITCHES = ("enable_thinking", "thinking")
 """Boolean template variables that turn reasoning on and off."""
@@ -12,7 +12,7 @@ _EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high", "none": "low"}
 
 
 def template_values(
-    order: Submit, variables: Collection[str], *, reasons: bool
+    order: SubmitSequence, variables: Collection[str], *, reasons: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the template variables of a request, and warnings about values that have no effect.
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from worker.answer.constraint import Bitmask, Constraint
+from worker.answer.constraint import AnswerMatcher, Bitmask
 from worker.engine.penalties import put, take
 
 _WORD = 32
@@ -34,7 +34,7 @@ class TokenMask:
         return put(logits, self._rows, masked.astype(logits.dtype))
 
 
-def mask_of(constraints: Sequence[Constraint | None]) -> TokenMask | None:
+def mask_of(constraints: Sequence[AnswerMatcher | None]) -> TokenMask | None:
     """Return the mask of rows with these constraints; None if every token is allowed."""
     masking = [
         (index, each)

@@ -14,7 +14,7 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class GeneratedToken:
     """One new token of a sequence; `token_id` is None if the sequence ended with an end token,
     `end_id`, which is not part of the output."""
 

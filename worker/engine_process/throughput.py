@@ -7,7 +7,7 @@ _RATE_WINDOW_S = 5.0
 _BALANCE_WINDOW_S = 60.0
 
 
-class Throughput:
+class ThroughputMeter:
     """
     Args:
         clock: seconds, monotonic.

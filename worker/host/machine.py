@@ -15,7 +15,7 @@ import psutil
 
 from shared.ids import WorkerId
 from shared.messages.worker_report import Hardware
-from shared.settings.overrides import Machine
+from shared.settings.overrides import WorkerProperties
 
 _CUDA_PACKAGES = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
 _NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
@@ -34,10 +34,10 @@ def hardware(device: str = "", accelerator: str = "") -> Hardware:
     )
 
 
-def this_machine(worker: WorkerId, labels: Mapping[str, str]) -> Machine:
+def this_machine(worker: WorkerId, labels: Mapping[str, str]) -> WorkerProperties:
     """Return what the overrides of cluster.yaml match against."""
     found = hardware()
-    return Machine(worker, labels, found.chip, found.memory_bytes)
+    return WorkerProperties(worker, labels, found.chip, found.memory_bytes)
 
 
 @cache

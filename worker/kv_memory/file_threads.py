@@ -15,13 +15,13 @@ _LOCK_RETRY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteBlock:
     name: BlockFileName
     content: BlockContent
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteBlock:
     name: BlockFileName
     file_bytes: int
 
@@ -45,20 +45,20 @@ class BlockFolderUnusable:
 class BlockWritten:
     """References the content, so that the receiving thread frees the content, not a file thread."""
 
-    write: Write
+    write: WriteBlock
     file_bytes: int
     written_today: int
 
 
 @dataclass(frozen=True, slots=True)
 class BlockWriteFailed:
-    write: Write
+    write: WriteBlock
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class BlockDeleteFailed:
-    delete: Delete
+    delete: DeleteBlock
     reason: str
 
 
@@ -99,7 +99,7 @@ class BlockFileThreads:
     def __init__(self, path: Path, put: Callable[[Result], None]) -> None:
         self._folder = BlockFolder(path)
         self._put = put
-        self._changes: queue.SimpleQueue[Write | Delete | None] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[WriteBlock | DeleteBlock | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[BlockFileName | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._change, name="kv-write", daemon=True),
@@ -110,7 +110,7 @@ class BlockFileThreads:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, order: Write | Delete) -> None:
+    def submit(self, order: WriteBlock | DeleteBlock) -> None:
         self._changes.put(order)
 
     def read(self, name: BlockFileName) -> None:
@@ -134,9 +134,9 @@ class BlockFileThreads:
             return
         while (order := self._changes.get()) is not None:
             match order:
-                case Write():
+                case WriteBlock():
                     self._put(self._write(order))
-                case Delete():
+                case DeleteBlock():
                     try:
                         self._folder.delete(order.name)
                     except OSError as error:
@@ -154,7 +154,7 @@ class BlockFileThreads:
                     raise
                 time.sleep(_LOCK_RETRY_S)
 
-    def _write(self, order: Write) -> Result:
+    def _write(self, order: WriteBlock) -> Result:
         try:
             file_bytes = self._folder.write(order.name, order.content)
             return BlockWritten(order, file_bytes, self._folder.count_written(file_bytes))

@@ -19,9 +19,9 @@ from worker.kv_memory.file_threads import (
     BlockReadFailed,
     BlockWriteFailed,
     BlockWritten,
-    Delete,
+    DeleteBlock,
     Result,
-    Write,
+    WriteBlock,
 )
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class FileTier:
         self._backlog_bytes += required_bytes
         self._writing[block.key, kind] = block, required_bytes
         block.users += 1
-        self._threads.submit(Write(_name(block, kind), content))
+        self._threads.submit(WriteBlock(_name(block, kind), content))
         return True
 
     @property
@@ -135,7 +135,7 @@ class FileTier:
             return
         part = block.parts[kind]
         self.held_bytes -= part.file_bytes
-        self._threads.submit(Delete(_name(block, kind), part.file_bytes))
+        self._threads.submit(DeleteBlock(_name(block, kind), part.file_bytes))
         part.file_bytes = 0
 
     def touch(self, block: Block) -> None:
@@ -222,7 +222,7 @@ class FileTier:
                 self._files[name.key, name.kind] = block
         self._evict_for(0)
 
-    def _finish_write(self, write: Write, file_bytes: int) -> None:
+    def _finish_write(self, write: WriteBlock, file_bytes: int) -> None:
         name = write.name
         block, reserved = self._writing.pop((name.key, name.kind))
         block.users -= 1

@@ -79,7 +79,7 @@ class SequenceCached:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceMeasured:
+class CachedSequenceMeasurements:
     """How much is cached of the sequence that ends with the block `end`; for the other fields see
     `SequenceCacheStatistics`."""
 
@@ -92,10 +92,10 @@ class SequenceMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class SequencesMeasured:
+class CachedSequencesMeasured:
     """The tracked sequences whose cached part changed."""
 
-    sequences: list[SequenceMeasured]
+    sequences: list[CachedSequenceMeasurements]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class ToolCallPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class SequenceOutput:
     """New tokens of one sequence, from `index` on; the fields are those of `ChoiceOutput`, except
     `reasoning_tokens`, which counts those of the whole answer so far, and `warnings`, which the
     terminal message reports."""
@@ -156,7 +156,7 @@ class Output:
 class StepCompleted:
     """The outputs of one decode step, in one frame."""
 
-    outputs: list[Output]
+    outputs: list[SequenceOutput]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ Fact = (
     | PrefillStarted
     | PrefixRestored
     | SequenceCached
-    | SequencesMeasured
+    | CachedSequencesMeasured
     | PrefillAdvanced
     | SequencePreempted
     | SequenceRejected

@@ -10,16 +10,23 @@ from shared.errors import DecodeError
 from shared.messages.structured import Structure
 from worker.link.facts import (
     BatchMeasurements,
+    CachedSequenceMeasurements,
+    CachedSequencesMeasured,
     EngineMeasured,
     Fact,
-    Output,
     PrefixCacheMeasurements,
-    SequenceMeasured,
-    SequencesMeasured,
+    SequenceOutput,
     StepCompleted,
     ToolCallPiece,
 )
-from worker.link.orders import Order, Prefetch, Sampling, SentCharacters, Submit, ToolCallingOptions
+from worker.link.orders import (
+    Order,
+    PrefetchPrefix,
+    Sampling,
+    SentCharacters,
+    SubmitSequence,
+    ToolCallingOptions,
+)
 
 HEADER = struct.Struct(">I")
 EXIT_AGENT_GONE = 3
@@ -47,15 +54,15 @@ def decode_body(body: bytes) -> Order | Fact:
         kind = _KINDS[name]
         if kind is StepCompleted:
             return StepCompleted([_output(output) for output in fields["outputs"]])
-        if kind is Submit:
+        if kind is SubmitSequence:
             return _submit(fields)
-        if kind is Prefetch:
-            return Prefetch(_submit(fields["order"]))
+        if kind is PrefetchPrefix:
+            return PrefetchPrefix(_submit(fields["order"]))
         if kind is EngineMeasured:
             fields["batches"] = [BatchMeasurements(**batch) for batch in fields["batches"]]
             fields["kv_memory"] = PrefixCacheMeasurements(**fields["kv_memory"])
-        if kind is SequencesMeasured:
-            fields["sequences"] = [SequenceMeasured(**one) for one in fields["sequences"]]
+        if kind is CachedSequencesMeasured:
+            fields["sequences"] = [CachedSequenceMeasurements(**one) for one in fields["sequences"]]
         message = kind(**fields)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"not a message of the engine link: {error!r}", body) from None
@@ -63,19 +70,19 @@ def decode_body(body: bytes) -> Order | Fact:
     return message  # type: ignore[return-value]
 
 
-def _submit(order: dict[str, Any]) -> Submit:
+def _submit(order: dict[str, Any]) -> SubmitSequence:
     order["sampling"] = Sampling(**order["sampling"])
     order["sent"] = SentCharacters(**order["sent"])
     for name, kind in (("calling", ToolCallingOptions), ("structure", Structure)):
         if order[name] is not None:
             order[name] = kind(**order[name])
-    return Submit(**order)
+    return SubmitSequence(**order)
 
 
-def _output(output: dict[str, Any]) -> Output:
+def _output(output: dict[str, Any]) -> SequenceOutput:
     if output["calls"]:
         output["calls"] = [ToolCallPiece(**call) for call in output["calls"]]
-    return Output(**output)
+    return SequenceOutput(**output)
 
 
 def frame_length(header: bytes) -> int:

@@ -83,7 +83,7 @@ class UnloadModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class SubmitSequence:
     """Generate one sequence from `messages` (a chat), `text` or `token_ids`.
 
     The answer continues after `resumed_ids` and `replayed_ids`.
@@ -142,11 +142,11 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch:
+class PrefetchPrefix:
     """Read the cached blocks of a prompt that will be submitted later into memory. Reports
     nothing; ignored if the model is not loaded."""
 
-    order: Submit
+    order: SubmitSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class CancelPrefixPrefetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelSequence:
     sequence: int
 
 
@@ -202,10 +202,10 @@ class Stop:
 Order = (
     LoadModel
     | UnloadModel
-    | Submit
-    | Prefetch
+    | SubmitSequence
+    | PrefetchPrefix
     | CancelPrefixPrefetch
-    | Cancel
+    | CancelSequence
     | TrackSequence
     | EvictCachedSequence
     | LimitKVCaches

@@ -23,7 +23,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 )
 
 from shared.errors import ModelError
-from worker.models.hub import HubFile, Listing
+from worker.models.hub import HubFile, HubListing
 from worker.models.hub_errors import endpoint, is_unreachable
 from worker.peer_files.peer import Peer, PeerDownloadFailed
 
@@ -38,7 +38,7 @@ _PARTIAL_CONTENT = 206
 _NO_SUCH_RANGE = 416
 
 
-class Blob:
+class BlobDownload:
     """One content, identified by its hash.
 
     Attributes:
@@ -47,7 +47,7 @@ class Blob:
         bytes_by_source: received bytes by sender.
     """
 
-    def __init__(self, file: HubFile, listing: Listing, contents: Path, lock: Path) -> None:
+    def __init__(self, file: HubFile, listing: HubListing, contents: Path, lock: Path) -> None:
         self.file = file
         self._url = hf_hub_url(listing.repo, file.name, revision=listing.commit)
         self._path = contents / file.content_id

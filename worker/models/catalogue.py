@@ -25,7 +25,7 @@ _PART_OF_LOADING = 0.1
 
 
 @dataclass(slots=True)
-class Model:
+class WorkerModel:
     """One model of the catalogue.
 
     Attributes:
@@ -133,7 +133,7 @@ class WorkerModels:
     """The models of the settings, by id."""
 
     def __init__(self, settings: ClusterSettings) -> None:
-        self._models: dict[ModelId, Model] = {}
+        self._models: dict[ModelId, WorkerModel] = {}
         self.add(settings)
 
     def add(self, settings: ClusterSettings) -> None:
@@ -141,13 +141,13 @@ class WorkerModels:
         for model in [*settings.pre_warmed_models, *settings.served_models]:
             if model not in self._models:
                 source = settings.models.get(model) or ModelSettings(path=model)
-                self._models[model] = Model(model, source)
+                self._models[model] = WorkerModel(model, source)
 
-    def __iter__(self) -> Iterator[Model]:
+    def __iter__(self) -> Iterator[WorkerModel]:
         return iter(self._models.values())
 
-    def get(self, model: ModelId) -> Model | None:
+    def get(self, model: ModelId) -> WorkerModel | None:
         return self._models.get(model)
 
-    def __getitem__(self, model: ModelId) -> Model:
+    def __getitem__(self, model: ModelId) -> WorkerModel:
         return self._models[model]

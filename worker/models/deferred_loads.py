@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from shared.ids import ModelId
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 
 
 class SuspectModelReloads:
@@ -14,13 +14,13 @@ class SuspectModelReloads:
         self._models: dict[int, set[ModelId]] = {}  # by engine
 
     def begin(
-        self, engine: int, placed: Sequence[Model], suspects: Collection[ModelId]
-    ) -> list[Model]:
+        self, engine: int, placed: Sequence[WorkerModel], suspects: Collection[ModelId]
+    ) -> list[WorkerModel]:
         """Record a restarted engine; returns which of its `placed` models to load first."""
         deferred = self._models[engine] = {model.id for model in placed if model.id in suspects}
         return [model for model in placed if model.id not in deferred]
 
-    def release(self, engine: int, placed: Sequence[Model]) -> list[Model]:
+    def release(self, engine: int, placed: Sequence[WorkerModel]) -> list[WorkerModel]:
         """Return the deferred models once all others are warm; empty before."""
         deferred = self._models.get(engine, set())
         if not all(model.id in deferred or engine in model.engines for model in placed):

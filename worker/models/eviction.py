@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from shared.messages.priorities import PRIORITIES, Priority
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 
 
-def idle_models(models: Iterable[Model], in_use: Iterable[str]) -> list[Model]:
+def idle_models(models: Iterable[WorkerModel], in_use: Iterable[str]) -> list[WorkerModel]:
     """Return the models that are warm, not pinned and without requests, in the order of eviction:
     lowest priority first, then least recently used."""
     used = set(in_use)
@@ -18,7 +18,9 @@ def idle_models(models: Iterable[Model], in_use: Iterable[str]) -> list[Model]:
     return sorted(idle, key=lambda model: (-_rank(model.source.priority), model.used_at))
 
 
-def victims(idle: Sequence[Model], missing_bytes: int, priority: Priority) -> list[Model]:
+def victims(
+    idle: Sequence[WorkerModel], missing_bytes: int, priority: Priority
+) -> list[WorkerModel]:
     """Return the models to evict for a model of this priority: no more than necessary, none of a
     higher priority; empty if they do not free enough.
 
@@ -26,7 +28,7 @@ def victims(idle: Sequence[Model], missing_bytes: int, priority: Priority) -> li
         idle: in the order of eviction.
         missing_bytes: bytes to free; more than 0.
     """
-    chosen: list[Model] = []
+    chosen: list[WorkerModel] = []
     for model in idle:
         if _rank(model.source.priority) < _rank(priority):
             continue
@@ -37,7 +39,7 @@ def victims(idle: Sequence[Model], missing_bytes: int, priority: Priority) -> li
     return []
 
 
-def expired(idle: Iterable[Model], now: float) -> list[Model]:
+def expired(idle: Iterable[WorkerModel], now: float) -> list[WorkerModel]:
     """Return the models that were not used for their `ttl_s`."""
     return [
         model
@@ -46,9 +48,9 @@ def expired(idle: Iterable[Model], now: float) -> list[Model]:
     ]
 
 
-def _without_superfluous(chosen: list[Model], spare_bytes: int) -> list[Model]:
+def _without_superfluous(chosen: list[WorkerModel], spare_bytes: int) -> list[WorkerModel]:
     """Drop models that a larger one makes unnecessary, in the reverse order of eviction."""
-    necessary: list[Model] = []
+    necessary: list[WorkerModel] = []
     for model in reversed(chosen):
         if model.held_bytes <= spare_bytes:
             spare_bytes -= model.held_bytes

@@ -37,7 +37,7 @@ from pydantic import TypeAdapter, ValidationError
 from shared.errors import ModelError
 from shared.messages.files import FilesOffer
 from worker.models import adapters, hub, hub_cache
-from worker.models.blob import Blob
+from worker.models.blob import BlobDownload
 from worker.models.files import check_config, check_has_weights
 from worker.models.hub_errors import describe, is_unreachable
 from worker.models.listed_by_peers import listed_by_peers
@@ -103,7 +103,7 @@ def _use_cached(snapshot: Path, repo: str, *, code: bool) -> Path:
 
 
 def _fetch_listed(
-    listing: hub.Listing, revision: str | None, parent: "_Parent", *, code: bool, reached: bool
+    listing: hub.HubListing, revision: str | None, parent: "_Parent", *, code: bool, reached: bool
 ) -> Path:
     names = [name for name in listing.names if "/" not in name]
     if not any(map(adapters.is_weights, names)):
@@ -126,7 +126,7 @@ def _fetch_listed(
 class _Progress:
     """Downloads contents, several at a time, and reports their progress."""
 
-    def __init__(self, blobs: Iterable[Blob]) -> None:
+    def __init__(self, blobs: Iterable[BlobDownload]) -> None:
         self._blobs = set(blobs)
         self._pool = ThreadPoolExecutor(_PARALLEL_FETCHES)
         self._reported_bytes = -1
@@ -147,7 +147,7 @@ class _Progress:
             parts = [f"{count:,} bytes from {source}" for source, count in total.items()]
             _emit(came=", ".join(parts))
 
-    def fetch(self, blobs: Iterable[Blob]) -> None:
+    def fetch(self, blobs: Iterable[BlobDownload]) -> None:
         """Download these contents. Raises the first error, while other downloads continue."""
         pending = {self._pool.submit(blob.fetch) for blob in set(blobs)}
         while pending:

@@ -42,7 +42,7 @@ class HubFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class HubListing:
     """The files of a repository at one commit.
 
     Attributes:
@@ -88,7 +88,7 @@ def is_commit(revision: str | None) -> bool:
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
-def fetch_listing(repo: str, revision: str | None, *, code: bool) -> Listing:
+def fetch_listing(repo: str, revision: str | None, *, code: bool) -> HubListing:
     """Request the listing of a repository from the hub.
 
     Raises:
@@ -107,7 +107,7 @@ def fetch_listing(repo: str, revision: str | None, *, code: bool) -> Listing:
         raise _not_a_hub() from None
     if not is_commit(info.sha):
         raise _not_a_hub()
-    return Listing(repo, str(info.sha), tuple(siblings), tuple(needed))
+    return HubListing(repo, str(info.sha), tuple(siblings), tuple(needed))
 
 
 def _file(sibling: RepoSibling) -> HubFile:

@@ -16,9 +16,9 @@ from huggingface_hub.file_download import repo_folder_name
 
 from shared.errors import ModelError
 from worker.models.adapters import inspect_adapter, is_adapter
-from worker.models.blob import Blob
+from worker.models.blob import BlobDownload
 from worker.models.files import inspect
-from worker.models.hub import NOT_NEEDED, Listing, is_commit, needed_names, needed_patterns
+from worker.models.hub import NOT_NEEDED, HubListing, is_commit, needed_names, needed_patterns
 
 
 def folder() -> Path:
@@ -53,13 +53,13 @@ def size_bytes(snapshot: Path, *, code: bool) -> int:
     return sum((snapshot / name).stat().st_size for name in names)
 
 
-def blobs(listing: Listing) -> dict[str, Blob]:
+def blobs(listing: HubListing) -> dict[str, BlobDownload]:
     """Return the contents that a model needs, by file name. Files may share a content."""
     name = repo_folder_name(repo_id=listing.repo, repo_type="model")
     contents = folder() / name / "blobs"
     locks = folder() / ".locks" / name
     by_id = {
-        file.content_id: Blob(file, listing, contents, locks / f"{file.content_id}.lock")
+        file.content_id: BlobDownload(file, listing, contents, locks / f"{file.content_id}.lock")
         for file in listing.needed
     }
     return {file.name: by_id[file.content_id] for file in listing.needed}
@@ -78,7 +78,7 @@ def check_disk_space(missing_bytes: int) -> None:
         )
 
 
-def link(listing: Listing, revision: str | None, *, code: bool, reached: bool) -> Path:
+def link(listing: HubListing, revision: str | None, *, code: bool, reached: bool) -> Path:
     """Create the snapshot of a listing whose contents are complete, and write the ref of
     `revision`; returns the snapshot.
 

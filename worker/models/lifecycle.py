@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.errors import ClusterError, RequestError, Unavailable
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
 from worker.engine_process.process import EngineProcess
 from worker.memory.guard import MemoryGuard
-from worker.models.catalogue import Model, WorkerModels
+from worker.models.catalogue import WorkerModel, WorkerModels
 from worker.models.eviction import expired, idle_models
 from worker.models.loader import ModelLoadCoordinator
 from worker.models.memory_capacity import ModelMemoryManager
@@ -33,10 +33,10 @@ class ModelLifecycle:
         settings: ClusterSettings,
         engines: Sequence[EngineProcess],
         guard: MemoryGuard,
-        changes: Changes,
+        changes: ChangeNotifier,
         *,
         in_use: Callable[[], Collection[ModelId]],
-        on_failed: Callable[[Model, ClusterError], None],
+        on_failed: Callable[[WorkerModel, ClusterError], None],
     ) -> None:
         self._settings = settings.worker.model_loading
         self._in_use = in_use
@@ -83,7 +83,7 @@ class ModelLifecycle:
             message = f"{model_id} is not loaded, and loading on demand is off"
             raise Unavailable(message, code="model_unavailable")
 
-    def load_on_demand(self, model_id: ModelId) -> Model:
+    def load_on_demand(self, model_id: ModelId) -> WorkerModel:
         """Record a request for this model, and load the model if necessary. The caller has run
         `check_served`.
 
@@ -98,7 +98,7 @@ class ModelLifecycle:
             callback(model_id)
         return model
 
-    def load(self, model_id: ModelId) -> Model:
+    def load(self, model_id: ModelId) -> WorkerModel:
         """Load a model by order; a failed model is tried again.
 
         Raises:
@@ -110,7 +110,7 @@ class ModelLifecycle:
             self._load(model)
         return model
 
-    def unload(self, model_id: ModelId) -> Model:
+    def unload(self, model_id: ModelId) -> WorkerModel:
         """Unload a model by order.
 
         Raises:
@@ -138,11 +138,11 @@ class ModelLifecycle:
             self._unload(model)
         self.loader.tick()
 
-    def fits(self, model: Model) -> bool:
+    def fits(self, model: WorkerModel) -> bool:
         """Whether a model of known size fits into memory without evicting another."""
         return model.size_bytes > 0 and self._memory.fits(model)
 
-    def check_known(self, model_id: ModelId) -> Model:
+    def check_known(self, model_id: ModelId) -> WorkerModel:
         """Return a model of the catalogue.
 
         Raises:
@@ -155,7 +155,7 @@ class ModelLifecycle:
             raise RequestError(message, code="unknown_model", param="model")
         return model
 
-    def _load(self, model: Model) -> None:
+    def _load(self, model: WorkerModel) -> None:
         try:
             self._memory.check(model)
         except Unavailable as error:
@@ -163,8 +163,8 @@ class ModelLifecycle:
             raise
         self.loader.load(model)
 
-    def _unload(self, model: Model) -> None:
+    def _unload(self, model: WorkerModel) -> None:
         self.loader.unload(model)
 
-    def _idle(self) -> list[Model]:
+    def _idle(self) -> list[WorkerModel]:
         return idle_models(self.catalogue, self._in_use())

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from shared.errors import ModelError
 from shared.messages.files import FilesOffer
-from worker.models.hub import HubFile, Listing, is_commit, needed_names
+from worker.models.hub import HubFile, HubListing, is_commit, needed_names
 
 
 def listed_by_peers(
     offers: Sequence[FilesOffer], repo: str, revision: str | None, *, code: bool
-) -> Listing | None:
+) -> HubListing | None:
     """Return the listing of a revision; None if no worker has all of its files.
 
     Raises:
@@ -36,10 +36,10 @@ def listed_by_peers(
     return None
 
 
-def _listing(offer: FilesOffer, repo: str, *, code: bool) -> Listing:
+def _listing(offer: FilesOffer, repo: str, *, code: bool) -> HubListing:
     names = sorted(offer.files)
     needed = [
         HubFile(name, offer.contents.get(offer.files[name], 0), offer.files[name])
         for name in needed_names(names, code=code)
     ]
-    return Listing(repo, offer.commit, tuple(names), tuple(needed))
+    return HubListing(repo, offer.commit, tuple(names), tuple(needed))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.errors import ClusterError, ModelError, Unavailable
 from shared.ids import ModelId
 from shared.messages.model_status import ModelState
@@ -17,7 +17,7 @@ from worker.engine_process.process import EngineProcess
 from worker.link.facts import Fact, ModelFailed, ModelLoaded, SequenceRejected, StepCompleted
 from worker.link.facts import ModelLoading as ModelIsLoading
 from worker.link.orders import UnloadModel
-from worker.models.catalogue import Model, WorkerModels
+from worker.models.catalogue import WorkerModel, WorkerModels
 from worker.models.crash_history import CrashHistory
 from worker.models.deferred_loads import SuspectModelReloads
 from worker.models.download import AskPeers, download
@@ -51,10 +51,10 @@ class ModelLoadCoordinator:
         models: WorkerModels,
         engines: Sequence[EngineProcess],
         memory: ModelMemoryManager,
-        changes: Changes,
+        changes: ChangeNotifier,
         *,
         stall_limit_s: float,
-        on_failed: Callable[[Model, ClusterError], None],
+        on_failed: Callable[[WorkerModel, ClusterError], None],
     ) -> None:
         self.settings = settings
         self._models = models
@@ -64,7 +64,7 @@ class ModelLoadCoordinator:
         self._stall_limit_s = stall_limit_s
         self.ask_peers: AskPeers | None = None
         self._on_failed = on_failed
-        self._ordered: asyncio.Queue[Model] = asyncio.Queue()
+        self._ordered: asyncio.Queue[WorkerModel] = asyncio.Queue()
         self._ordered_at: dict[tuple[int, ModelId], float] = {}  # by engine and model
         self._loaded: defaultdict[ModelId, set[int]] = defaultdict(set)  # the engines with weights
         self._load_progress: dict[
@@ -83,7 +83,7 @@ class ModelLoadCoordinator:
 
     # Orders.
 
-    def load(self, model: Model) -> None:
+    def load(self, model: WorkerModel) -> None:
         """Start loading a model; its state shows the progress. The crash history of a failed model
         is dropped."""
         if model.state in ("loading", "warm"):
@@ -94,7 +94,7 @@ class ModelLoadCoordinator:
         model.fetched = model.transient = False
         self._ordered.put_nowait(model)
 
-    def unload(self, model: Model) -> None:
+    def unload(self, model: WorkerModel) -> None:
         """Unload a model that has no requests from all engines."""
         logger.info("model %s is unloaded", model.id, extra={"model": model.id})
         model.state, model.phase, model.progress = "available", None, None
@@ -127,12 +127,12 @@ class ModelLoadCoordinator:
             except ModelError:
                 pass  # reported when the model is loaded
 
-    async def _inspect(self, model: Model, folder: Path) -> None:
+    async def _inspect(self, model: WorkerModel, folder: Path) -> None:
         trust = model.source.trust_remote_code
         files = await asyncio.to_thread(inspect, folder, trust_remote_code=trust)
         model.folder, model.size_bytes = files.folder, files.weight_bytes
 
-    async def _find_files_and_order(self, model: Model) -> None:
+    async def _find_files_and_order(self, model: WorkerModel) -> None:
         try:
             found = await find_files(model.id, model.source, partial(self._download, model))
             model.adapter = found.adapter
@@ -160,7 +160,7 @@ class ModelLoadCoordinator:
         placed_bytes = sum(model.size_bytes for model in self._placed_on(engine))
         return engine.state == "failed", placed_bytes
 
-    async def _download(self, model: Model, repo: str, revision: str | None) -> Path:
+    async def _download(self, model: WorkerModel, repo: str, revision: str | None) -> Path:
         model.fetched = True
         model.phase, model.progress = "downloading", 0.0
 
@@ -201,7 +201,7 @@ class ModelLoadCoordinator:
             for model in self._deferred.release(engine.index, self._placed_on(engine)):
                 self._order(model, [engine])
 
-    def _placed_on(self, engine: EngineProcess) -> list[Model]:
+    def _placed_on(self, engine: EngineProcess) -> list[WorkerModel]:
         return [model for model in self._models if engine.index in model.placed]
 
     def on_engine_lost(self, engine: EngineProcess) -> None:
@@ -214,7 +214,7 @@ class ModelLoadCoordinator:
         self._smoke_tests.lost(engine)
         self._deferred.lost(engine.index)
 
-    def mark_failed(self, model: Model, message: str) -> None:
+    def mark_failed(self, model: WorkerModel, message: str) -> None:
         """Mark a model as failed until it is loaded by order; its requests fail with `message`."""
         if model.state != "failed":
             model.transient = False
@@ -246,12 +246,12 @@ class ModelLoadCoordinator:
             case _:
                 pass
 
-    def _order(self, model: Model, engines: Sequence[EngineProcess]) -> None:
+    def _order(self, model: WorkerModel, engines: Sequence[EngineProcess]) -> None:
         for engine in engines:
             engine.send(model.load_order())
             self._ordered_at[engine.index, model.id] = time.monotonic()
 
-    def _on_loaded(self, engine: EngineProcess, model: Model, fact: ModelLoaded) -> None:
+    def _on_loaded(self, engine: EngineProcess, model: WorkerModel, fact: ModelLoaded) -> None:
         """Start the smoke test of a model whose weights were loaded."""
         self._loaded[model.id].add(engine.index)
         if self._loaded[model.id] >= model.placed:
@@ -265,7 +265,7 @@ class ModelLoadCoordinator:
             model.phase, model.progress = "warming", 0.0
         self._smoke_tests.begin(engine, model)
 
-    def _on_first_token(self, engine: EngineProcess, model: Model) -> None:
+    def _on_first_token(self, engine: EngineProcess, model: WorkerModel) -> None:
         self._load_progress.pop((engine.index, model.id), None)
         self.crash_history.loaded(model.id)
         if engine.index not in model.placed:  # unloaded meanwhile
@@ -277,7 +277,7 @@ class ModelLoadCoordinator:
         model.used_at = max(model.used_at, model.warm_at)
         logger.info("model %s is warm", model.id, extra={"model": model.id})
 
-    def _fail_in(self, engine: EngineProcess, model: Model, message: str) -> None:
+    def _fail_in(self, engine: EngineProcess, model: WorkerModel, message: str) -> None:
         """Handle a failed load in one engine: the model fails only if no other engine has it."""
         if not model.placed - {engine.index}:
             self._fail(model, message)
@@ -290,7 +290,7 @@ class ModelLoadCoordinator:
         model.engines.discard(engine.index)
         engine.send(UnloadModel(model.id))
 
-    def _fail(self, model: Model, message: str) -> None:
+    def _fail(self, model: WorkerModel, message: str) -> None:
         if model.placed:
             for engine in self._engines:
                 engine.send(UnloadModel(model.id))
@@ -298,7 +298,7 @@ class ModelLoadCoordinator:
         named = message if model.id in message else f"{model.id}: {message}"
         self._on_failed(model, Unavailable(named, code="model_unavailable"))
 
-    def _give_up(self, model: Model, message: str, state: ModelState) -> None:
+    def _give_up(self, model: WorkerModel, message: str, state: ModelState) -> None:
         model.state, model.phase, model.progress, model.error = state, None, None, message
         model.failed_at = time.monotonic()
         model.placed.clear()

@@ -7,7 +7,7 @@ from shared.errors import ModelError, Unavailable
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from worker.memory.guard import MemoryGuard
 from worker.memory.limits import affordable_copies
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 from worker.models.eviction import victims
 
 _MARGIN = 1.02
@@ -33,8 +33,8 @@ class ModelMemoryManager:
         engines: Sized,
         allow_fewer_copies: bool,
         eviction: bool,
-        idle: Callable[[], Sequence[Model]],
-        unload: Callable[[Model], None],
+        idle: Callable[[], Sequence[WorkerModel]],
+        unload: Callable[[WorkerModel], None],
     ) -> None:
         self._guard = guard
         self._engines = engines
@@ -44,7 +44,7 @@ class ModelMemoryManager:
         self._unload = unload
         self._reserved: dict[str, int] = {}  # bytes for models that are being loaded
 
-    def check_maximum(self, model: Model, size_bytes: int) -> None:
+    def check_maximum(self, model: WorkerModel, size_bytes: int) -> None:
         """Check a model's size before its download.
 
         Raises:
@@ -57,11 +57,11 @@ class ModelMemoryManager:
                 f"worker's memory limit is {_gb(limit)}"
             )
 
-    def fits(self, model: Model) -> bool:
+    def fits(self, model: WorkerModel) -> bool:
         """Whether a model fits without evicting another."""
         return self._missing(model) <= 0
 
-    def check(self, model: Model) -> None:
+    def check(self, model: WorkerModel) -> None:
         """Check that a model fits if idle ones are evicted. Passes if its size is unknown.
 
         Raises:
@@ -79,7 +79,7 @@ class ModelMemoryManager:
             retry_after_ms=MEMORY_RETRY_AFTER_MS,
         )
 
-    async def reserve(self, model: Model) -> int:
+    async def reserve(self, model: WorkerModel) -> int:
         """Evict idle models as far as necessary, and reserve the memory until `release`. Returns
         how many engines are to load the model.
 
@@ -101,11 +101,11 @@ class ModelMemoryManager:
             await self._wait_until_free(model)
         return copies
 
-    def release(self, model: Model) -> None:
+    def release(self, model: WorkerModel) -> None:
         """Release the reservation of a model that was loaded, or will not be."""
         self._reserved.pop(model.id, None)
 
-    async def _wait_until_free(self, model: Model) -> None:
+    async def _wait_until_free(self, model: WorkerModel) -> None:
         """Wait until the unloaded models' memory is measured as free, which takes a moment."""
         try:
             async with asyncio.timeout(_UNLOAD_TIMEOUT_S):
@@ -115,13 +115,13 @@ class ModelMemoryManager:
         except TimeoutError:
             return  # the allocator still holds some of it, and will use it for the model
 
-    def _victims(self, model: Model, missing_bytes: int) -> list[Model]:
+    def _victims(self, model: WorkerModel, missing_bytes: int) -> list[WorkerModel]:
         return victims(self._idle(), missing_bytes, model.source.priority) if self.eviction else []
 
-    def _missing(self, model: Model) -> int:
+    def _missing(self, model: WorkerModel) -> int:
         return self._needed(model.size_bytes) - self._free(model)
 
-    def _free(self, model: Model | None = None) -> int:
+    def _free(self, model: WorkerModel | None = None) -> int:
         """Return the free bytes without the reservations of other models than this one."""
         reserved = sum(
             size for other, size in self._reserved.items() if not model or other != model.id

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.errors import ClusterError
 from shared.ids import ModelId
 from shared.messages.worker_report import PreWarmingStatus
 from shared.settings import ClusterSettings
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 from worker.models.lifecycle import ModelLifecycle
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,9 @@ class PreWarming:
     """Loads models by priority, one after another or in parallel. A model that fails, or makes no
     progress for too long, does not delay the others; a slow one continues in the background."""
 
-    def __init__(self, settings: ClusterSettings, models: ModelLifecycle, changes: Changes) -> None:
+    def __init__(
+        self, settings: ClusterSettings, models: ModelLifecycle, changes: ChangeNotifier
+    ) -> None:
         self._settings = settings.worker.pre_warming
         self._models = [models.catalogue[model] for model in settings.pre_warmed_models]
         self._lifecycle = models
@@ -70,7 +72,7 @@ class PreWarming:
             proposed=proposed,
         )
 
-    def _begin(self, model: Model) -> bool:
+    def _begin(self, model: WorkerModel) -> bool:
         try:
             self._lifecycle.load(model.id)
         except ClusterError as error:
@@ -79,7 +81,7 @@ class PreWarming:
             return False
         return True
 
-    async def _warm(self, model: Model) -> None:
+    async def _warm(self, model: WorkerModel) -> None:
         if not self._begin(model):
             return
         timeout_s = self._settings.timeout_per_model_ms / 1000

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from shared.ids import ModelId
 from worker.engine_process.process import EngineProcess
-from worker.link.orders import Sampling, Submit
-from worker.models.catalogue import Model
+from worker.link.orders import Sampling, SubmitSequence
+from worker.models.catalogue import WorkerModel
 
 _SMOKE_TEST_TOKENS = 3
 """More than one, as a model's first step is slower than later ones, and its speed is measured."""
@@ -17,7 +17,7 @@ class ModelSmokeTest(NamedTuple):
     """One smoke test of a model in an engine."""
 
     engine: EngineProcess
-    model: Model
+    model: WorkerModel
 
 
 class ModelSmokeTests:
@@ -30,7 +30,7 @@ class ModelSmokeTests:
     def __bool__(self) -> bool:
         return bool(self._running)
 
-    def begin(self, engine: EngineProcess, model: Model) -> None:
+    def begin(self, engine: EngineProcess, model: WorkerModel) -> None:
         """Order an engine to generate the first tokens of a model that it has loaded."""
         sequence = next(self._numbers)
         self._running[sequence] = ModelSmokeTest(engine, model)
@@ -45,8 +45,8 @@ class ModelSmokeTests:
         self._running = {n: each for n, each in self._running.items() if each.engine is not engine}
 
 
-def _order(sequence: int, model: ModelId) -> Submit:
-    return Submit(
+def _order(sequence: int, model: ModelId) -> SubmitSequence:
+    return SubmitSequence(
         sequence=sequence,
         model=model,
         messages=None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.clock import boottime_s
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
-from shared.inboxes import Inboxes
+from shared.inboxes import StreamSubscribers
 from shared.messages.conversation import Turn
 from shared.messages.dispatch import Dispatch
 from shared.messages.model_status import ModelPerformance
@@ -18,18 +18,18 @@ from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.prompt_rules import cleaned
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
-    Status,
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
+    StatusMessage,
     StatusName,
-    StreamError,
     StreamMessage,
     Usage,
 )
 from shared.settings.kv_cache import PromptLineRule
 from shared.stream_log import MAX_BYTES, OutputHistory
-from worker.link.facts import Output, ToolCallPiece
+from worker.link.facts import SequenceOutput, ToolCallPiece
 from worker.requests.choice import ActiveChoice
 from worker.requests.prompts import PromptTokenCounts, request_prompts
 from worker.requests.times import RequestTimes
@@ -76,9 +76,9 @@ class ActiveRequest:
         self.fenced = False
         self.suspect = False
         self.end_published = False
-        self.end: Done | Failed | None = None
+        self.end: DoneMessage | FailedMessage | None = None
         self.ended_at = 0.0
-        self.inboxes = Inboxes(dispatch.inboxes, boottime_s())
+        self.inboxes = StreamSubscribers(dispatch.inboxes, boottime_s())
         self._log = OutputHistory(len(sequences), max_bytes=MAX_BYTES if self.streams else None)
         before = dispatch.resume
         self.times = RequestTimes(
@@ -229,7 +229,7 @@ class ActiveRequest:
         self.progress = round(done / total, 3)
         self.prompt_of(choice).left_tokens = total - done
 
-    def advance(self, choice: ActiveChoice, output: Output) -> list[StreamMessage]:
+    def advance(self, choice: ActiveChoice, output: SequenceOutput) -> list[StreamMessage]:
         """Add an output; returns a chunk, or the terminal message after the last output of the
         last choice. What an earlier attempt sent is not sent again, except its last output, which
         the client may not have received."""
@@ -256,7 +256,7 @@ class ActiveRequest:
         if not self.streams:
             return [self._whole()] if not self.unfinished else []
         if self.unfinished:
-            return [Chunk(*self._origin, part, self._first_usage())] if is_new else []
+            return [ChunkMessage(*self._origin, part, self._first_usage())] if is_new else []
         return [self._done((part,))]
 
     def _call_piece(self, choice: ActiveChoice, piece: ToolCallPiece) -> dict[str, Any]:
@@ -273,8 +273,10 @@ class ActiveRequest:
         """Return the stream from a token index on, of one choice or all, and its end if any."""
         messages: list[StreamMessage] = []
         if self.streams:
-            messages += [Chunk(*self._origin, part) for part in self._log.since(choice, from_index)]
-        if isinstance(self.end, Done) and self.streams:
+            messages += [
+                ChunkMessage(*self._origin, part) for part in self._log.since(choice, from_index)
+            ]
+        if isinstance(self.end, DoneMessage) and self.streams:
             messages.append(replace(self.end, outputs=()))
         elif self.end is not None:
             messages.append(self.end)
@@ -286,20 +288,20 @@ class ActiveRequest:
         before = self.dispatch.retries or self.dispatch.resume
         if not self.streams or before or not self.sends_accepted:
             return None
-        return Status(*self._origin, "accepted", seed=self.dispatch.seed)
+        return StatusMessage(*self._origin, "accepted", seed=self.dispatch.seed)
 
     def state_message(self) -> StreamMessage | None:
         """Return the current status; None without streaming, or after the end."""
         if not self.streams or self.end is not None:
             return None
-        return Status(*self._origin, self.status, self.progress)
+        return StatusMessage(*self._origin, self.status, self.progress)
 
-    def fail(self, error: StreamError) -> Failed:
-        failed = Failed(*self._origin, error, self._route)
+    def fail(self, error: ErrorDetails) -> FailedMessage:
+        failed = FailedMessage(*self._origin, error, self._route)
         self._note_end(failed)
         return failed
 
-    def _note_end(self, end: Done | Failed) -> None:
+    def _note_end(self, end: DoneMessage | FailedMessage) -> None:
         self.end = end
         self.ended_at = time.monotonic()
 
@@ -320,7 +322,7 @@ class ActiveRequest:
         self._usage_sent = True
         return self._usage(0)
 
-    def _whole(self) -> Done:
+    def _whole(self) -> DoneMessage:
         """Return the only message of a request without streaming. If the request was cancelled
         before this attempt had replayed the tokens of an earlier one, they are missing."""
         resumed = len(self.dispatch.request.received_ids)
@@ -333,10 +335,12 @@ class ActiveRequest:
         self.end = done
         return done
 
-    def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
+    def _done(self, outputs: tuple[ChoiceOutput, ...]) -> DoneMessage:
         usage = self._usage(self.tokens)
         warnings = tuple(self._warnings)
-        done = Done(*self._origin, usage, self.times.timings(), outputs, self._route, warnings)
+        done = DoneMessage(
+            *self._origin, usage, self.times.timings(), outputs, self._route, warnings
+        )
         self._note_end(done)
         return done
 

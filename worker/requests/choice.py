@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.messages.stream import FinishReason
-from worker.link.facts import Output
+from worker.link.facts import SequenceOutput
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class ActiveChoice:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
-    def add(self, output: Output) -> None:
+    def add(self, output: SequenceOutput) -> None:
         """Add an output; tokens that are already known are not counted twice."""
         end = output.index + len(output.token_ids)
         self.token_ids += output.token_ids[len(output.token_ids) - max(0, end - self.tokens) :]
@@ -56,13 +56,13 @@ class ActiveChoice:
             return self.known_text
         return self.text_length
 
-    def is_known(self, output: Output) -> bool:
+    def is_known(self, output: SequenceOutput) -> bool:
         """Whether an output only repeats what an earlier attempt generated."""
         if output.finish_reason is not None and not output.token_ids:
             return self.known_end is not None
         return 0 < output.index + len(output.token_ids) <= len(self.known_ids)
 
-    def differs(self, output: Output) -> bool:
+    def differs(self, output: SequenceOutput) -> bool:
         """Whether an output, already added, differs from what an earlier attempt generated."""
         end = output.index + len(output.token_ids)
         if output.token_ids != list(self.known_ids[output.index : end]):
@@ -71,7 +71,7 @@ class ActiveChoice:
         return at_known_end and self.known_text not in (None, self.text_length)
 
 
-def output_characters(output: Output) -> int:
+def output_characters(output: SequenceOutput) -> int:
     """Return the number of characters of an output: content, reasoning and tool calls."""
     calls = sum(len(call.arguments) for call in output.calls)
     return len(output.text) + len(output.reasoning) + calls

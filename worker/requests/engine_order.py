@@ -3,18 +3,18 @@
 from shared.messages.dispatch import choice_seed
 from shared.messages.priorities import PRIORITIES
 from shared.messages.request import InferenceRequest
-from worker.link.orders import Sampling, SentCharacters, Submit, ToolCallingOptions
+from worker.link.orders import Sampling, SentCharacters, SubmitSequence, ToolCallingOptions
 from worker.requests.active_request import ActiveRequest
 from worker.requests.choice import ActiveChoice
 
 
-def submit_order(request: ActiveRequest, choice: ActiveChoice) -> Submit:
+def submit_order(request: ActiveRequest, choice: ActiveChoice) -> SubmitSequence:
     """Return the order to generate one choice."""
     body = request.dispatch.request
     prompt = body.prompts[choice.number // body.n] if body.prompts else None
     # The leader does not know the logprobs of earlier tokens: those are generated again.
     replays = body.logprobs is None
-    return Submit(
+    return SubmitSequence(
         sequence=choice.sequence,
         model=request.model,
         messages=request.messages or None,

@@ -1,14 +1,14 @@
 """What the leader is told of a request on this worker: new tokens, and the end."""
 
 from shared.messages.request_events import AttemptFailed, RequestCompleted, TokensEmitted
-from shared.messages.stream import StreamError
-from worker.link.facts import Output
+from shared.messages.stream import ErrorDetails
+from worker.link.facts import SequenceOutput
 from worker.requests.active_request import ActiveRequest
 from worker.requests.choice import ActiveChoice, output_characters
 
 
 def tokens_emitted(
-    request: ActiveRequest, choice: ActiveChoice, output: Output
+    request: ActiveRequest, choice: ActiveChoice, output: SequenceOutput
 ) -> TokensEmitted | None:
     """Return the event of an output, which is published before the client's message; None if the
     leader knows the output already. The first event of a request carries its cached tokens."""
@@ -41,7 +41,7 @@ def finished_event(request: ActiveRequest) -> RequestCompleted:
 
 
 def failed_event(
-    request: ActiveRequest, error: StreamError, *, terminal_sent: bool, suspect: bool = False
+    request: ActiveRequest, error: ErrorDetails, *, terminal_sent: bool, suspect: bool = False
 ) -> AttemptFailed:
     """Return the event of a failed attempt; without `terminal_sent` the leader gets the request
     back and dispatches it again."""

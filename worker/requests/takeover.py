@@ -10,15 +10,15 @@ from shared.ids import ControllerId
 from shared.messages.control import AttemptRef, ClaimedRequest, ClaimedState
 from shared.messages.dispatch import Continuation, Dispatch
 from shared.messages.request_events import AttemptFailed
-from shared.messages.stream import Done, Failed
+from shared.messages.stream import DoneMessage, FailedMessage
 from worker.requests.active_request import ActiveRequest
 from worker.requests.leader_events import failed_event
 from worker.requests.table import RequestTable
 
 _CLAIMED_STATES: dict[type[Any], ClaimedState] = {
     type(None): "running",
-    Done: "finished",
-    Failed: "failed",
+    DoneMessage: "finished",
+    FailedMessage: "failed",
 }
 
 
@@ -66,7 +66,7 @@ def _claimed_request(
 ) -> ClaimedRequest:
     """Describe a request; `requeued` is the event with which it was requeued, if it was."""
     dispatch, state, failure = request.dispatch, _CLAIMED_STATES[type(request.end)], requeued
-    if isinstance(request.end, Failed):
+    if isinstance(request.end, FailedMessage):
         failure = failed_event(request, request.end.error, terminal_sent=True)
     return ClaimedRequest(
         client=dispatch.client,

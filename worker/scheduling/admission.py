@@ -21,7 +21,7 @@ from worker.scheduling.drain_rate import DrainRate
 from worker.scheduling.engine_costs import Cost, EngineCostEstimator
 from worker.scheduling.engine_selection import EngineSelector
 from worker.scheduling.prefetch import PrefetchAssignments
-from worker.scheduling.quarantine import Quarantine
+from worker.scheduling.quarantine import SuspectAdmission
 from worker.scheduling.queue_statistics import QueueStatistics
 
 _LEAST_AHEAD = 2
@@ -44,7 +44,7 @@ def _kind(request: ActiveRequest) -> _Kind:
     return _Kind(request.model, request.urgent, request.counts_only, request.suspect)
 
 
-class Admission:
+class AdmissionQueue:
     """The queue of requests, and the slots of engines.
 
     An engine gets slightly more requests than it may decode at once, so that it can prefill the
@@ -78,7 +78,7 @@ class Admission:
         self._threads = CoreAllocator(engines, shared_cores(settings.engines))
         self._costs = costs
         self._prefetch_planner = PrefetchAssignments()
-        self._quarantine = Quarantine()
+        self._quarantine = SuspectAdmission()
 
     def configure(self, settings: RequestQueueSettings) -> None:
         """Apply other limits; requests that wait already stay in the queue."""

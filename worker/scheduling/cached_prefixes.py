@@ -8,8 +8,8 @@ from itertools import islice
 from shared.ids import BootId, WorkerId
 from shared.messages.events import KeptPrefixes, Tier
 from shared.messages.prefixes import conversation_links, session_link
-from shared.messages.stream import Done
-from worker.link.facts import SequenceCached, SequenceMeasured
+from shared.messages.stream import DoneMessage
+from worker.link.facts import CachedSequenceMeasurements, SequenceCached
 from worker.requests.active_request import ActiveRequest
 from worker.sessions.store import SessionStore
 
@@ -61,7 +61,7 @@ class LocalPrefixIndex:
         if len(self._sequences) > _MAX_REPORTED:
             self._sequences.popitem(last=False)
 
-    def on_measured(self, engine: int, sequences: Iterable[SequenceMeasured]) -> None:
+    def on_measured(self, engine: int, sequences: Iterable[CachedSequenceMeasurements]) -> None:
         """Update how much of some sequences is cached."""
         for measured in sequences:
             if (sequence := self._sequences.get((engine, measured.end))) is not None:
@@ -148,7 +148,7 @@ class LocalPrefixIndex:
 
 def _links(request: ActiveRequest, tokens: int) -> Links:
     """Return the links of a prompt and its answer, which have `tokens` tokens together."""
-    answer = request.answer if isinstance(request.end, Done) else None
+    answer = request.answer if isinstance(request.end, DoneMessage) else None
     prompt_tokens = min(request.prompt_tokens, tokens)
     answer_tokens = tokens - prompt_tokens
     return [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.link.activity import EngineActivity
-from worker.models.catalogue import Model, WorkerModels
+from worker.models.catalogue import WorkerModel, WorkerModels
 from worker.models.loader import ModelLoadCoordinator
 from worker.requests.active_request import ActiveRequest
 from worker.requests.table import RequestTable
@@ -25,7 +25,7 @@ class _Verdict:
     """
 
     suspects: Collection[ActiveRequest] | None = None
-    failed: Model | None = None
+    failed: WorkerModel | None = None
     reason: str = ""
 
 
@@ -67,7 +67,7 @@ class CrashAttribution:
             return verdict.suspects
         return [request for request in running if not request.started] or running
 
-    def _crashed(self, model: Model, work: EngineActivity, reason: str) -> _Verdict:
+    def _crashed(self, model: WorkerModel, work: EngineActivity, reason: str) -> _Verdict:
         numbers = set(work.sequences)
         involved = {
             request.key: request
@@ -86,7 +86,7 @@ class CrashAttribution:
             return _Verdict([], model, f"it crashed the engine process twice: {reason}")
         return _Verdict([involved[key] for key in judged.suspects])
 
-    def _killed(self, model: Model, work: EngineActivity, reason: str) -> _Verdict:
+    def _killed(self, model: WorkerModel, work: EngineActivity, reason: str) -> _Verdict:
         if (
             work.phase == "load"
             and self._loader.crash_history.record_kill(model.id, time.monotonic()).model_failed

@@ -12,7 +12,7 @@ from shared.messages.model_status import (
     ModelPerformance,
 )
 from worker.engine_process.process import EngineProcess
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 
 _DECAY = 0.9
 """Weight of all earlier observations, relative to the newest one."""
@@ -81,7 +81,7 @@ class ModelStatistics:
             answer_tokens=round(observed.answer_tokens.value(), 1),
         )
 
-    def of(self, model: Model) -> ModelPerformance:
+    def of(self, model: WorkerModel) -> ModelPerformance:
         """Return the sizes and speeds of a model as of now."""
         observed = self._observed[model.id]
         batches = [

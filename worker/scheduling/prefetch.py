@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from worker.engine_process.process import EngineProcess
-from worker.link.orders import CancelPrefixPrefetch, Prefetch
+from worker.link.orders import CancelPrefixPrefetch, PrefetchPrefix
 from worker.requests.active_request import ActiveRequest
 from worker.requests.engine_order import submit_order
 
@@ -27,7 +27,7 @@ class PrefetchAssignments:
         for request, engine in expected.items():
             if request not in self._engines:
                 self._engines[request] = engine
-                engine.send(Prefetch(submit_order(request, request.choices[0])))
+                engine.send(PrefetchPrefix(submit_order(request, request.choices[0])))
 
     def forget(self, request: ActiveRequest) -> None:
         """Cancel the prefetch for a request, if there is one."""

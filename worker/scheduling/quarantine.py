@@ -5,7 +5,7 @@ from shared.ids import ModelId
 from worker.requests.active_request import ActiveRequest
 
 
-class Quarantine:
+class SuspectAdmission:
     """The suspects that are in engines. A suspect that has generated a token there no longer blocks
     others: a request that crashes engines does so at the same point of its text each time."""
 

@@ -7,20 +7,21 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.clock import boottime_s
 from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
-from shared.messages.dispatch import Dispatch, Refusal
+from shared.messages.dispatch import Dispatch, DispatchRejection
 from shared.messages.model_status import ModelStatus
 from shared.messages.priorities import Priority
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from shared.settings.tree import ClusterSettings
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.engine_process.threads import shared_cores
 from worker.link.facts import (
+    CachedSequencesMeasured,
     EngineStarted,
     Fact,
     PrefillAdvanced,
@@ -29,16 +30,15 @@ from worker.link.facts import (
     SequenceCached,
     SequencePreempted,
     SequenceRejected,
-    SequencesMeasured,
     StepCompleted,
 )
 from worker.memory.guard import MemoryGuard
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 from worker.models.lifecycle import ModelLifecycle
 from worker.requests.active_request import ActiveRequest, RequestKey
 from worker.requests.engine_order import submit_order
 from worker.requests.table import RequestTable
-from worker.scheduling.admission import Admission
+from worker.scheduling.admission import AdmissionQueue
 from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.crash_attribution import CrashAttribution
 from worker.scheduling.engine_costs import EngineCostEstimator
@@ -50,7 +50,7 @@ from worker.streams.publisher import OutgoingBatch
 from worker.streams.status import StreamStatusSender
 
 
-class Scheduler:
+class RequestScheduler:
     """Owns every request from its dispatch to its end.
 
     Args:
@@ -76,7 +76,7 @@ class Scheduler:
         self._numbers = itertools.count(1)
         self._speeds = ModelStatistics(engines)
         self.engines = engines
-        self.changes = Changes()
+        self.changes = ChangeNotifier()
         self.guard = MemoryGuard(settings.worker.resource_limits, engines)
         self.models = ModelLifecycle(
             settings,
@@ -91,7 +91,7 @@ class Scheduler:
         )
         cores = shared_cores(settings.worker.engines)
         costs = EngineCostEstimator(engines, self._speeds, cached_prefixes, cores)
-        self.admission = Admission(settings.worker, self.models.catalogue, engines, costs)
+        self.admission = AdmissionQueue(settings.worker, self.models.catalogue, engines, costs)
         for session in sessions.cached():
             self.admission.set_home(session.key, session.engine)
         self._status = StreamStatusSender(self.models.catalogue, put)
@@ -148,7 +148,7 @@ class Scheduler:
 
     def accept(
         self, dispatch: Dispatch, owner: ControllerId, *, sends_accepted: bool = True
-    ) -> Refusal | None:
+    ) -> DispatchRejection | None:
         """Put a request into the queue; returns why it was rejected, or None.
 
         Args:
@@ -159,10 +159,12 @@ class Scheduler:
         if running is not None:
             if running.fingerprint != dispatch.body_fingerprint:
                 message = f"another request runs under the id {dispatch.request_id!r}"
-                return Refusal(code="request_id_conflict", message=message, param="request_id")
+                return DispatchRejection(
+                    code="request_id_conflict", message=message, param="request_id"
+                )
             if running.dispatch.attempt > dispatch.attempt:
                 message = f"attempt {running.dispatch.attempt} of the request runs already"
-                return Refusal(code="stale_term", message=message)
+                return DispatchRejection(code="stale_term", message=message)
             if running.dispatch.attempt == dispatch.attempt:  # the reply was lost
                 running.owner = owner
                 for inbox in dispatch.inboxes:
@@ -174,7 +176,7 @@ class Scheduler:
             self._check_capacity(dispatch.request.level)
             model = self.models.load_on_demand(dispatch.model)
         except Unavailable as error:
-            return Refusal(
+            return DispatchRejection(
                 code=error.code, message=error.message, retry_after_ms=error.retry_after_ms
             )
         self._requests.forget_requeued((dispatch.client, dispatch.request_id))
@@ -219,7 +221,7 @@ class Scheduler:
         """Send a queued request back to its leader."""
         message = f"{reason} in the queue of {self._worker}"
         retry_after_ms = self.admission.retry_after_ms()
-        error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
+        error = ErrorDetails.of("queue_full", message, retry_after_ms=retry_after_ms)
         self._fail(request, error, requeue=True)
 
     def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
@@ -252,7 +254,7 @@ class Scheduler:
 
     def requeue_all(
         self,
-        error: StreamError,
+        error: ErrorDetails,
         *,
         engine: int | None = None,
         model: ModelId | None = None,
@@ -280,7 +282,7 @@ class Scheduler:
             request.inboxes.on_missed(inbox, now)
             if not request.inboxes:
                 message = "the stream has no subscriber any more"
-                self._fail(request, StreamError.of("client_gone", message))
+                self._fail(request, ErrorDetails.of("client_gone", message))
 
     def tick(self) -> None:
         """Check deadlines, send keep-alives, promote and admit; call it a few times a second."""
@@ -294,7 +296,7 @@ class Scheduler:
             if now >= request.deadline:
                 timeout_ms = request.dispatch.request.timeout_ms
                 message = f"timeout_ms of {timeout_ms} passed while {request.status}"
-                self._fail(request, StreamError.of("deadline_exceeded", message))
+                self._fail(request, ErrorDetails.of("deadline_exceeded", message))
             else:
                 self._status.renew(request, now)
         self._admit_all()  # memory may have been freed
@@ -311,7 +313,7 @@ class Scheduler:
         `on_engine_lost` next."""
         return self._crash_attribution.explain(engine, end)
 
-    def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
+    def on_engine_lost(self, engine: EngineProcess, error: ErrorDetails) -> None:
         """Requeue the requests on a dead engine, and the queued requests that no engine can serve
         any more."""
         self.models.loader.on_engine_lost(engine)
@@ -351,7 +353,7 @@ class Scheduler:
                 if (cached := self._requests.by_first_choice(fact.sequence)) is not None:
                     self.sessions.on_sequence_cached(engine.index, fact, cached)
                     self.cached_prefixes.on_sequence_cached(engine.index, fact, cached)
-            case SequencesMeasured():
+            case CachedSequencesMeasured():
                 self.sessions.on_measured(engine.index, fact.sequences)
                 self.cached_prefixes.on_measured(engine.index, fact.sequences)
             case EngineStarted():
@@ -367,13 +369,13 @@ class Scheduler:
                     self._status.send(entry[0])
             case SequenceRejected():
                 if entry := self._requests.of_sequence(fact.sequence):
-                    self._fail(entry[0], StreamError.of(fact.code, fact.message, fact.param))
+                    self._fail(entry[0], ErrorDetails.of(fact.code, fact.message, fact.param))
             case _:
                 pass  # the other facts are about models, or for the engine process
 
-    def _on_model_failed(self, model: Model, error: ClusterError) -> None:
+    def _on_model_failed(self, model: WorkerModel, error: ClusterError) -> None:
         """Requeue the requests of a model: another worker may serve it."""
-        end = StreamError.of(error.code, error.message, retry_after_ms=error.retry_after_ms)
+        end = ErrorDetails.of(error.code, error.message, retry_after_ms=error.retry_after_ms)
         self.requeue_all(end, model=model.id)
 
     # Admission.
@@ -390,7 +392,7 @@ class Scheduler:
     def _fail(
         self,
         request: ActiveRequest,
-        error: StreamError,
+        error: ErrorDetails,
         *,
         requeue: bool = False,
         suspect: bool = False,

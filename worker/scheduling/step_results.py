@@ -4,9 +4,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from shared.messages.stream import Done
-from worker.engine_process.throughput import Throughput
-from worker.link.facts import Output
+from shared.messages.stream import DoneMessage
+from worker.engine_process.throughput import ThroughputMeter
+from worker.link.facts import SequenceOutput
 from worker.requests.active_request import ActiveRequest
 from worker.requests.choice import ActiveChoice
 from worker.requests.leader_events import tokens_emitted
@@ -38,10 +38,10 @@ class StepResultHandler:
         self._speeds = speeds
         self._termination = termination
         self._put = put
-        self.throughput = Throughput(time.monotonic)
+        self.throughput = ThroughputMeter(time.monotonic)
         self.differing = 0
 
-    def publish(self, engine: int, outputs: Iterable[Output]) -> None:
+    def publish(self, engine: int, outputs: Iterable[SequenceOutput]) -> None:
         """Publish the outputs of one step of an engine, in one batch."""
         batch = OutgoingBatch()
         generated = 0
@@ -57,12 +57,16 @@ class StepResultHandler:
         """End the choices of a request that no engine has as cancelled."""
         for choice in request.choices:
             batch = OutgoingBatch()
-            output = Output(choice.sequence, choice.tokens, [], "", "cancelled")
+            output = SequenceOutput(choice.sequence, choice.tokens, [], "", "cancelled")
             self._advance(request, choice, output, batch)
             self._put(batch)
 
     def _advance(
-        self, request: ActiveRequest, choice: ActiveChoice, output: Output, batch: OutgoingBatch
+        self,
+        request: ActiveRequest,
+        choice: ActiveChoice,
+        output: SequenceOutput,
+        batch: OutgoingBatch,
     ) -> None:
         """Add the leader's event and the client's messages of one output to `batch`."""
         was_started, differed = request.started, request.differs
@@ -81,11 +85,11 @@ class StepResultHandler:
         for message in messages:
             batch.client_messages.append(OutgoingMessage.to_all(request, message))
             request.last_sent_at = time.monotonic()
-            if isinstance(message, Done):
+            if isinstance(message, DoneMessage):
                 self._termination.complete(request, batch)
 
     def _observe(
-        self, request: ActiveRequest, choice: ActiveChoice, output: Output, *, first: bool
+        self, request: ActiveRequest, choice: ActiveChoice, output: SequenceOutput, *, first: bool
     ) -> None:
         """Record the sizes of prompts and answers; `first`: the request's first token."""
         if first:

@@ -4,17 +4,17 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.errors import is_caused_by_request
-from shared.messages.stream import Done, StreamError
+from shared.messages.stream import DoneMessage, ErrorDetails
 from worker.engine_process.process import EngineProcess
-from worker.link.orders import Cancel
+from worker.link.orders import CancelSequence
 from worker.models.catalogue import WorkerModels
 from worker.requests.active_request import ActiveRequest
 from worker.requests.choice import ActiveChoice
 from worker.requests.leader_events import failed_event, finished_event
 from worker.requests.table import RequestTable
-from worker.scheduling.admission import Admission
+from worker.scheduling.admission import AdmissionQueue
 from worker.sessions.store import SessionStore
 from worker.streams.publisher import OutgoingBatch, OutgoingMessage
 
@@ -39,9 +39,9 @@ class RequestTerminator:
         engines: Sequence[EngineProcess],
         models: WorkerModels,
         requests: RequestTable,
-        admission: Admission,
+        admission: AdmissionQueue,
         sessions: SessionStore,
-        changes: Changes,
+        changes: ChangeNotifier,
         put: Callable[[OutgoingBatch], None],
     ) -> None:
         self._engines = engines
@@ -68,7 +68,7 @@ class RequestTerminator:
     def fail(
         self,
         request: ActiveRequest,
-        error: StreamError,
+        error: ErrorDetails,
         *,
         requeue: bool = False,
         suspect: bool = False,
@@ -101,7 +101,7 @@ class RequestTerminator:
         if self._requests.end(request) and request.engine is not None:
             self._admission.on_ended(request)
             self._sessions.end(
-                request, answered=isinstance(request.end, Done) and request.tokens > 0
+                request, answered=isinstance(request.end, DoneMessage) and request.tokens > 0
             )
             self._models[request.model].used_at = time.monotonic()
         self._admission.leave_queue(request)
@@ -118,4 +118,4 @@ class RequestTerminator:
         """Cancel the unfinished sequences of an admitted request in its engine."""
         assert request.engine is not None
         for choice in request.unfinished:
-            self._engines[request.engine].send(Cancel(choice.sequence))
+            self._engines[request.engine].send(CancelSequence(choice.sequence))

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from shared.ids import ClientName, ModelId, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.conversation import Message, Turn, turn_bytes
-from worker.link.facts import SequenceMeasured
+from worker.link.facts import CachedSequenceMeasurements
 
 _STORED = ("client", "id", "model", "turns", "tokens", "engine", "end", "created_at", "used_at")
 
@@ -40,7 +40,7 @@ class Session:
     end: str | None = None
     pinned: bool = False
     active: int = 0
-    measured: SequenceMeasured | None = None
+    measured: CachedSequenceMeasurements | None = None
 
     @property
     def key(self) -> SessionKey:

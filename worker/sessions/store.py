@@ -10,7 +10,7 @@ from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.conversation import Turn
 from shared.settings.kv_cache import SessionsSettings
-from worker.link.facts import SequenceCached, SequenceMeasured
+from worker.link.facts import CachedSequenceMeasurements, SequenceCached
 from worker.link.orders import EvictCachedSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest
 from worker.sessions.files import SessionFiles
@@ -128,7 +128,7 @@ class SessionStore:
         if session.turns:
             self._files.write(session)
 
-    def on_measured(self, engine: int, sequences: Iterable[SequenceMeasured]) -> None:
+    def on_measured(self, engine: int, sequences: Iterable[CachedSequenceMeasurements]) -> None:
         """Update how much of some sequences is cached."""
         clients = set()
         for measured in sequences:
@@ -222,7 +222,7 @@ class SessionStore:
         if session.end is not None:
             self._by_end[session.engine, session.end].append(session)
 
-    def _measure(self, session: Session, measured: SequenceMeasured | None) -> None:
+    def _measure(self, session: Session, measured: CachedSequenceMeasurements | None) -> None:
         self._own_bytes[session.client] -= session.own_bytes
         session.measured = measured
         self._own_bytes[session.client] += session.own_bytes

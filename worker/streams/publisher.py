@@ -14,12 +14,18 @@ from dataclasses import dataclass, field
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.codec import encode
 from shared.errors import BusError
 from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.request_events import RequestEvent, RequestEvents
-from shared.messages.stream import Done, Failed, StreamError, StreamMessage, encode_multiplexed
+from shared.messages.stream import (
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
+    StreamMessage,
+    encode_multiplexed,
+)
 from shared.messages.stream import encode as encode_stream
 from worker.link.frames import BACKLOG_LIMIT_BYTES
 from worker.requests.active_request import ActiveRequest
@@ -88,7 +94,7 @@ class StreamPublisher:
         self._probes = bus.new_inbox()
         self._ignore_missed_until = 0.0
         self._backlog: deque[OutgoingBatch] = deque()
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
         self._backlog_bytes = 0
         self._has_capacity = asyncio.Event()
         self._has_capacity.set()
@@ -192,7 +198,7 @@ class StreamPublisher:
             client_message.request.inboxes.should_probe(inbox, now)
             for client_message in client_messages
             if client_message.request.streams
-            and not isinstance(client_message.message, Done | Failed)
+            and not isinstance(client_message.message, DoneMessage | FailedMessage)
         ]
         return f"{self._probes}.{inbox}" if any(due) else ""
 
@@ -211,7 +217,7 @@ def _encode(client_messages: list[OutgoingMessage], messages: list[StreamMessage
     return encode_stream(message)
 
 
-def _too_large(client_message: OutgoingMessage, size: int) -> Failed:
+def _too_large(client_message: OutgoingMessage, size: int) -> FailedMessage:
     """End a request whose answer does not fit into one message."""
     message = f"the answer has {size} bytes, more than one message may have"
-    return client_message.request.fail(StreamError.of("answer_too_large", message))
+    return client_message.request.fail(ErrorDetails.of("answer_too_large", message))

@@ -33,7 +33,7 @@ class _CharacterOffsets:
         return offset
 
 
-class TextFormat:
+class TextCompletionSerializer:
     """Objects of the type `text_completion`, complete and in chunks."""
 
     def __init__(self, request_id: RequestId, model: str, *, include_usage: bool) -> None:

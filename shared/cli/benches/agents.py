@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from shared.cli.benches import plot
-from shared.cli.benches.comparison import BenchLoad, Comparison
+from shared.cli.benches.comparison import BenchComparison, BenchLoad
 from shared.cli.benches.files import as_json_text, save
 from shared.cli.benches.report import report
 from shared.cli.benches.trial import BenchTrial
@@ -160,7 +160,7 @@ def _prepare(folder: Path) -> None:
         raise _unwritable(folder, error) from None
 
 
-def publish(comparison: Comparison, folder: Path, *, as_json: bool) -> None:
+def publish(comparison: BenchComparison, folder: Path, *, as_json: bool) -> None:
     """Print the results, then write the results and the plot.
 
     Raises:

@@ -72,7 +72,7 @@ class AnswerStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BenchSide:
     """Results of one side.
 
     Attributes:
@@ -105,7 +105,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class AnswerDifference:
     """An answer that differs between the two sides."""
 
     agent: int
@@ -115,21 +115,21 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BenchComparison:
     """Both sides of one run, which had the same prompts."""
 
     load: BenchLoad
     model: str
     chip: str
-    with_memory: Side
-    without_memory: Side
+    with_memory: BenchSide
+    without_memory: BenchSide
 
     @property
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[AnswerDifference]:
         """Answers that differ. Prompts are equal, so one difference does not cause the next."""
         others = {(answer.agent, answer.turn): answer for answer in self.without_memory.answers}
         return [
-            Difference(answer.agent, answer.turn, answer.text, other.text)
+            AnswerDifference(answer.agent, answer.turn, answer.text, other.text)
             for answer in self.with_memory.answers
             if answer.text != (other := others[answer.agent, answer.turn]).text
         ]

@@ -5,15 +5,15 @@ from pathlib import Path
 import orjson
 
 from shared.cli.benches import plot
-from shared.cli.benches.comparison import Comparison
+from shared.cli.benches.comparison import BenchComparison
 
 
-def as_json_text(comparison: Comparison) -> str:
+def as_json_text(comparison: BenchComparison) -> str:
     """Return the whole comparison as JSON."""
     return orjson.dumps(comparison.as_dict(), option=orjson.OPT_INDENT_2).decode()
 
 
-def save(comparison: Comparison, folder: Path) -> list[Path]:
+def save(comparison: BenchComparison, folder: Path) -> list[Path]:
     """Write the results and, if matplotlib is installed, the plot; replace those of an earlier run.
 
     Returns:

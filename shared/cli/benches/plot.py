@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared.cli.benches.comparison import Comparison, Side, Spread
+from shared.cli.benches.comparison import BenchComparison, BenchSide, Spread
 from shared.cli.views.formatting import count
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def missing() -> str | None:
     )
 
 
-def write_plot(comparison: Comparison, path: Path) -> None:
+def write_plot(comparison: BenchComparison, path: Path) -> None:
     """Write the plot as PNG.
 
     Raises:
@@ -58,7 +58,7 @@ def write_plot(comparison: Comparison, path: Path) -> None:
     figure.savefig(path, format="png", dpi=_DOTS_PER_INCH)
 
 
-def _plot_times(axes: "Axes", comparison: Comparison) -> None:
+def _plot_times(axes: "Axes", comparison: BenchComparison) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     for side, name, colour in _sides(comparison):
@@ -80,7 +80,7 @@ def _plot_spreads(
     axes.plot(turns, [each.median for each in spreads], color=colour, marker="o", label=name)
 
 
-def _plot_tokens(axes: "Axes", comparison: Comparison) -> None:
+def _plot_tokens(axes: "Axes", comparison: BenchComparison) -> None:
     width = 0.38
     for number, (side, name, colour) in enumerate(_sides(comparison)):
         counts = [side.turn(turn).computed_tokens for turn in _turns(comparison)]
@@ -91,7 +91,7 @@ def _plot_tokens(axes: "Axes", comparison: Comparison) -> None:
     axes.yaxis.set_major_formatter("{x:,.0f}")
 
 
-def _finish(axes: "Axes", comparison: Comparison) -> None:
+def _finish(axes: "Axes", comparison: BenchComparison) -> None:
     """Add what both axes have: the restart, the turns, the colours."""
     from matplotlib.ticker import MaxNLocator
 
@@ -110,12 +110,12 @@ def _finish(axes: "Axes", comparison: Comparison) -> None:
         spine.set_color(_INK)
 
 
-def _sides(comparison: Comparison) -> list[tuple[Side, str, str]]:
+def _sides(comparison: BenchComparison) -> list[tuple[BenchSide, str, str]]:
     return [
         (comparison.without_memory, "without KV memory", _WITHOUT),
         (comparison.with_memory, "with KV memory", _WITH),
     ]
 
 
-def _turns(comparison: Comparison) -> list[int]:
+def _turns(comparison: BenchComparison) -> list[int]:
     return list(range(1, comparison.load.turns + 1))

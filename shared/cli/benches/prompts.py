@@ -10,7 +10,7 @@ from shared.client import Cluster
 _CHARACTERS_PER_TOKEN = 3  # of the first guess
 
 
-class Prompts:
+class BenchPrompts:
     """Prompts, equal for both sides; available after `measure`."""
 
     def __init__(self, load: BenchLoad) -> None:

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from shared.cli.benches.comparison import AnswerStatistics, Comparison, Difference, Spread
+from shared.cli.benches.comparison import (
+    AnswerDifference,
+    AnswerStatistics,
+    BenchComparison,
+    Spread,
+)
 from shared.cli.views.fitted_table import Column, table, wrap
 from shared.cli.views.formatting import NO_VALUE, count, plain_text
 
@@ -20,7 +25,7 @@ class _Row:
     without: AnswerStatistics
 
 
-def report(comparison: Comparison, width: int) -> list[Text]:
+def report(comparison: BenchComparison, width: int) -> list[Text]:
     """Return lines of at most `width` columns, except for long words."""
     return [
         *wrap(_title(comparison), width),
@@ -31,7 +36,7 @@ def report(comparison: Comparison, width: int) -> list[Text]:
     ]
 
 
-def _title(comparison: Comparison) -> Text:
+def _title(comparison: BenchComparison) -> Text:
     load = comparison.load
     where = f" on {comparison.chip}" if comparison.chip else ""
     return plain_text(
@@ -41,7 +46,7 @@ def _title(comparison: Comparison) -> Text:
     )
 
 
-def _table(comparison: Comparison, width: int) -> list[Text]:
+def _table(comparison: BenchComparison, width: int) -> list[Text]:
     cached, without = comparison.with_memory, comparison.without_memory
     turns = range(1, comparison.load.turns + 1)
     rows = [_Row(str(turn), cached.turn(turn), without.turn(turn)) for turn in turns]
@@ -52,7 +57,7 @@ def _table(comparison: Comparison, width: int) -> list[Text]:
     return [titles, *lines]
 
 
-def _findings(comparison: Comparison) -> list[Text]:
+def _findings(comparison: BenchComparison) -> list[Text]:
     cached, without = comparison.with_memory, comparison.without_memory
     found = [
         Text(
@@ -77,7 +82,7 @@ def _findings(comparison: Comparison) -> list[Text]:
     return [*found, *_equality(comparison)]
 
 
-def _equality(comparison: Comparison) -> list[Text]:
+def _equality(comparison: BenchComparison) -> list[Text]:
     differences = comparison.differences
     answers = len(comparison.with_memory.answers)
     summary = f"Answers equal: {answers - len(differences)} of {answers}."
@@ -88,7 +93,7 @@ def _equality(comparison: Comparison) -> list[Text]:
     return lines
 
 
-def _difference(difference: Difference) -> Text:
+def _difference(difference: AnswerDifference) -> Text:
     return plain_text(
         f"Agent {difference.agent}, turn {difference.turn}: "
         f"{difference.with_kv_memory!r} with it, {difference.without_kv_memory!r} without."

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from shared.cli.benches.comparison import BenchLoad, Side
+from shared.cli.benches.comparison import BenchLoad, BenchSide
 from shared.cli.benches.conversation import AgentConversation, TurnResult
-from shared.cli.benches.prompts import Prompts
+from shared.cli.benches.prompts import BenchPrompts
 from shared.cli.local.cluster import LocalPlan
 from shared.cli.local.temporary import run_in_cluster
 from shared.cli.progress import ProgressDisplay, startup_progress
@@ -33,7 +33,7 @@ class BenchSideRun:
         self,
         name: str,
         load: BenchLoad,
-        prompts: Prompts,
+        prompts: BenchPrompts,
         recorded: Recorded,
         display: ProgressDisplay,
     ) -> None:
@@ -54,7 +54,7 @@ class BenchSideRun:
 
     async def run(
         self, plan: LocalPlan, settings: ClusterSettings, print_status: Callable[[str], None]
-    ) -> Side:
+    ) -> BenchSide:
         """Run all turns. The clusters before and after the restart share the folder of the plan.
 
         Raises:
@@ -67,7 +67,7 @@ class BenchSideRun:
                 plan, settings, work, show=self._show_startup, print_status=print_status
             )
         self._show("done")
-        return Side(self._answers, self._seconds, self._restart_s, self._problems)
+        return BenchSide(self._answers, self._seconds, self._restart_s, self._problems)
 
     async def _part(self, turns: range, cluster: Cluster, health: ClusterHealth) -> None:
         """Run the turns of one cluster: agents concurrently, the turns of an agent in order."""

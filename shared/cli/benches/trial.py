@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.cli.benches.comparison import BenchLoad, Comparison, Side
-from shared.cli.benches.prompts import Prompts
+from shared.cli.benches.comparison import BenchComparison, BenchLoad, BenchSide
+from shared.cli.benches.prompts import BenchPrompts
 from shared.cli.benches.side import BenchSideRun, Recorded
 from shared.cli.local.access import SharedToken
 from shared.cli.local.cluster import LocalPlan
@@ -33,7 +33,7 @@ class BenchTrial:
     display: ProgressDisplay
     print_status: Callable[[str], None]
 
-    async def run(self) -> Comparison:
+    async def run(self) -> BenchComparison:
         """Run both sides, one after the other.
 
         The side without KV memory is first, so that thermal throttling does not favour KV memory.
@@ -43,16 +43,16 @@ class BenchTrial:
         Raises:
             ClusterError: a cluster does not start, or a request failed.
         """
-        prompts = Prompts(self.load)
+        prompts = BenchPrompts(self.load)
         first = BenchSideRun("without KV memory", self.load, prompts, {}, self.display)
         without = await self._run(first, {_ENABLED: "false"})
         second = BenchSideRun(
             "with KV memory", self.load, prompts, _recorded(without), self.display
         )
         cached = await self._run(second, {_ENABLED: "true"})
-        return Comparison(self.load, first.model, first.chip, cached, without)
+        return BenchComparison(self.load, first.model, first.chip, cached, without)
 
-    async def _run(self, side: BenchSideRun, environment: dict[str, str]) -> Side:
+    async def _run(self, side: BenchSideRun, environment: dict[str, str]) -> BenchSide:
         # Ignore errors: a killed engine may still be writing into the folder.
         with tempfile.TemporaryDirectory(prefix="mlx-bench-", ignore_cleanup_errors=True) as name:
             plan = LocalPlan(
@@ -68,7 +68,7 @@ class BenchTrial:
             return await side.run(plan, self.settings, self.print_status)
 
 
-def _recorded(side: Side) -> Recorded:
+def _recorded(side: BenchSide) -> Recorded:
     recorded: dict[int, dict[int, str]] = {}
     for answer in side.answers:
         recorded.setdefault(answer.agent, {})[answer.turn] = answer.text

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.access.server_folder import CONFIG_NAME
-from shared.cli.services.service import Account, SystemService
+from shared.cli.services.service import SystemService, UserAccount
 from shared.errors import SettingsError
 from shared.settings import ClusterSettings
 
@@ -28,7 +28,7 @@ class ServiceInstallContext:
         data, caches: folders of the user for this project and for models.
     """
 
-    account: Account
+    account: UserAccount
     program: Callable[[str], str]
     folder: Path
     config: Path | None
@@ -116,7 +116,7 @@ def awake_service(context: ServiceInstallContext) -> SystemService:
 
 
 def wired_limit_service(context: ServiceInstallContext, megabytes: int) -> SystemService:
-    root = Account("root", 0, "wheel", Path("/var/root"))
+    root = UserAccount("root", 0, "wheel", Path("/var/root"))
     return SystemService(
         name="wired-limit",
         description="What the GPU of this Mac may wire",

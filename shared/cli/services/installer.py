@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.cli.services.service import Account, Level, SystemService, label_of
-from shared.cli.services.supervisor import ServiceManagerCommand, Supervisor
+from shared.cli.services.service import Level, SystemService, UserAccount, label_of
+from shared.cli.services.supervisor import ServiceManager, ServiceManagerCommand
 from shared.errors import SettingsError
 
 _POLL_S = 0.5
 
 
-def install(service: SystemService, level: Level, supervisor: Supervisor) -> Path:
+def install(service: SystemService, level: Level, supervisor: ServiceManager) -> Path:
     """Write the service file, and start the service. Return the path of the file.
 
     Raises:
@@ -41,7 +41,7 @@ def install(service: SystemService, level: Level, supervisor: Supervisor) -> Pat
 
 
 def uninstall(
-    name: str, account: Account, level: Level, supervisor: Supervisor, logs: Path | None
+    name: str, account: UserAccount, level: Level, supervisor: ServiceManager, logs: Path | None
 ) -> bool:
     """Stop a service, and delete its file and logs; return False if it is not installed.
 
@@ -84,7 +84,7 @@ def _required_folders(service: SystemService) -> Sequence[Path]:
     return [*log_folders, *service.writable_folders]
 
 
-def _make_folder(folder: Path, account: Account) -> None:
+def _make_folder(folder: Path, account: UserAccount) -> None:
     """Create a folder with its missing parents, all owned by the account."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
@@ -93,7 +93,7 @@ def _make_folder(folder: Path, account: Account) -> None:
             shutil.chown(each, account.uid)
 
 
-def _run_all(commands: Sequence[ServiceManagerCommand], supervisor: Supervisor) -> None:
+def _run_all(commands: Sequence[ServiceManagerCommand], supervisor: ServiceManager) -> None:
     if shutil.which(supervisor.tool) is None:
         to_run = [shlex.join(each.command) for each in commands if not each.retry_until_fails_s]
         raise SettingsError(

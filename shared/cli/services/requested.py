@@ -13,8 +13,8 @@ from shared.cli.services.catalogue import (
     program_service,
     wired_limit_service,
 )
-from shared.cli.services.service import Account, Level, SystemService
-from shared.cli.services.supervisor import SupervisorName
+from shared.cli.services.service import Level, SystemService, UserAccount
+from shared.cli.services.supervisor import ServiceManagerName
 from shared.errors import SettingsError
 from shared.folders import cache_folder, data_folder
 from shared.settings import load_settings, settings_file
@@ -34,7 +34,7 @@ def requested_service(
     *,
     config: Path | None,
     folder: Path | None,
-    supervisor: SupervisorName,
+    supervisor: ServiceManagerName,
     environment: Mapping[str, str],
 ) -> SystemService:
     """Return the service `name`.
@@ -46,7 +46,7 @@ def requested_service(
     Raises:
         SettingsError: the service could not run with these arguments.
     """
-    context = _context(Account.current(), config, supervisor, environment)
+    context = _context(UserAccount.current(), config, supervisor, environment)
     if name in PROGRAMS:
         if folder is not None:
             raise SettingsError("--folder is for the service nats only")
@@ -66,15 +66,15 @@ def requested_service(
     return nats_service(context, server_folder)
 
 
-def logs_folder(account: Account, supervisor: SupervisorName) -> Path | None:
+def logs_folder(account: UserAccount, supervisor: ServiceManagerName) -> Path | None:
     """Return the folder of service logs; None if the supervisor stores them."""
     return account.home / _LOGS if supervisor == "launchd" else None
 
 
 def _context(
-    account: Account,
+    account: UserAccount,
     config: Path | None,
-    supervisor: SupervisorName,
+    supervisor: ServiceManagerName,
     environment: Mapping[str, str],
 ) -> ServiceInstallContext:
     file = settings_file(config)
@@ -93,7 +93,7 @@ def _context(
     )
 
 
-def _in_home(account: Account, path: Path) -> Path:
+def _in_home(account: UserAccount, path: Path) -> Path:
     """Return the same folder in the account's home; under `sudo` the home is another one."""
     home = Path.home()
     return account.home / path.relative_to(home) if path.is_relative_to(home) else path

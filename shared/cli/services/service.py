@@ -15,7 +15,7 @@ Level = Literal["user", "system"]
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class UserAccount:
     """The user account that a service runs as."""
 
     name: str
@@ -58,7 +58,7 @@ class SystemService:
     name: str
     description: str
     command: tuple[str, ...]
-    account: Account
+    account: UserAccount
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     stop_s: int = 15

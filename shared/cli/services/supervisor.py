@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from shared.cli.services.launchd import property_list
-from shared.cli.services.service import Account, Level, SystemService
+from shared.cli.services.service import Level, SystemService, UserAccount
 from shared.cli.services.systemd import unit
 
-SupervisorName = Literal["launchd", "systemd"]
+ServiceManagerName = Literal["launchd", "systemd"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class ServiceManagerCommand:
     retry_until_fails_s: float = 0.0
 
 
-class Supervisor(Protocol):
-    name: SupervisorName
+class ServiceManager(Protocol):
+    name: ServiceManagerName
     tool: str
 
-    def unit_path(self, account: Account, label: str, level: Level) -> Path: ...
+    def unit_path(self, account: UserAccount, label: str, level: Level) -> Path: ...
 
     def unit_content(self, service: SystemService, level: Level) -> bytes: ...
 
@@ -39,14 +39,14 @@ class Supervisor(Protocol):
         """Return commands that enable a service and start or restart it."""
 
     def stop_commands(
-        self, account: Account, label: str, level: Level
+        self, account: UserAccount, label: str, level: Level
     ) -> list[ServiceManagerCommand]:
         """Return commands that stop and disable a service."""
 
     def cleanup_commands(self, label: str, level: Level) -> list[ServiceManagerCommand]:
         """Return commands to run after the service file was deleted."""
 
-    def status_command(self, account: Account, label: str, level: Level) -> str:
+    def status_command(self, account: UserAccount, label: str, level: Level) -> str:
         """Return the command that shows the status of a service."""
 
     def log_hint(self, service: SystemService, level: Level) -> str:
@@ -54,10 +54,10 @@ class Supervisor(Protocol):
 
 
 class Launchd:
-    name: SupervisorName = "launchd"
+    name: ServiceManagerName = "launchd"
     tool = "launchctl"
 
-    def unit_path(self, account: Account, label: str, level: Level) -> Path:
+    def unit_path(self, account: UserAccount, label: str, level: Level) -> Path:
         daemons, agents = Path("/Library/LaunchDaemons"), account.home / "Library/LaunchAgents"
         return (daemons if level == "system" else agents) / f"{label}.plist"
 
@@ -76,14 +76,14 @@ class Launchd:
         ]
 
     def stop_commands(
-        self, account: Account, label: str, level: Level
+        self, account: UserAccount, label: str, level: Level
     ) -> list[ServiceManagerCommand]:
         return self._stop(self._target(account, label, level), _LONGEST_STOP_S)
 
     def cleanup_commands(self, label: str, level: Level) -> list[ServiceManagerCommand]:
         return []
 
-    def status_command(self, account: Account, label: str, level: Level) -> str:
+    def status_command(self, account: UserAccount, label: str, level: Level) -> str:
         return f"{self.tool} print {self._target(account, label, level)}"
 
     def log_hint(self, service: SystemService, level: Level) -> str:
@@ -102,15 +102,15 @@ class Launchd:
             ),
         ]
 
-    def _domain(self, account: Account, level: Level) -> str:
+    def _domain(self, account: UserAccount, level: Level) -> str:
         return "system" if level == "system" else f"gui/{account.uid}"
 
-    def _target(self, account: Account, label: str, level: Level) -> str:
+    def _target(self, account: UserAccount, label: str, level: Level) -> str:
         return f"{self._domain(account, level)}/{label}"
 
 
 class Systemd:
-    name: SupervisorName = "systemd"
+    name: ServiceManagerName = "systemd"
     tool = "systemctl"
 
     def __init__(self, user_config: Path | None = None) -> None:
@@ -120,7 +120,7 @@ class Systemd:
         """
         self._user_config = user_config
 
-    def unit_path(self, account: Account, label: str, level: Level) -> Path:
+    def unit_path(self, account: UserAccount, label: str, level: Level) -> Path:
         own = (self._user_config or account.home / ".config") / "systemd/user"
         return (Path("/etc/systemd/system") if level == "system" else own) / _unit_name(label)
 
@@ -136,7 +136,7 @@ class Systemd:
         ]
 
     def stop_commands(
-        self, account: Account, label: str, level: Level
+        self, account: UserAccount, label: str, level: Level
     ) -> list[ServiceManagerCommand]:
         return [self._systemctl(level, "disable", "--now", _unit_name(label), may_fail=True)]
 
@@ -146,7 +146,7 @@ class Systemd:
             self._systemctl(level, "reset-failed", _unit_name(label), may_fail=True),
         ]
 
-    def status_command(self, account: Account, label: str, level: Level) -> str:
+    def status_command(self, account: UserAccount, label: str, level: Level) -> str:
         return " ".join(self._systemctl(level, "status", label).command)
 
     def log_hint(self, service: SystemService, level: Level) -> str:
@@ -164,14 +164,14 @@ _LONGEST_STOP_S = 600.0
 _SLACK_S = 5.0
 
 
-def supervisor_named(name: SupervisorName) -> Supervisor:
+def supervisor_named(name: ServiceManagerName) -> ServiceManager:
     if name == "launchd":
         return Launchd()
     config = os.environ.get("XDG_CONFIG_HOME")
     return Systemd(Path(config) if config else None)
 
 
-def local_supervisor() -> Supervisor:
+def local_supervisor() -> ServiceManager:
     """Return the supervisor of this system."""
     return supervisor_named("launchd" if sys.platform == "darwin" else "systemd")
 

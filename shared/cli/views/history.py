@@ -54,7 +54,7 @@ def rejection_counts(workers: Iterable[WorkerReport]) -> OverloadCounts:
     return sum((_counts_of(worker) for worker in workers), ZERO_COUNTS)
 
 
-class History:
+class WorkerHistory:
     """Token rates and counts of each worker.
 
     Args:

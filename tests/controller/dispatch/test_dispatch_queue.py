@@ -4,12 +4,12 @@ import pytest
 
 from controller.dispatch.dispatch_queue import DispatchOutcome
 from shared.ids import BootId
-from shared.messages.dispatch import Dispatch, DispatchResult, Refusal
+from shared.messages.dispatch import Dispatch, DispatchRejection, DispatchResult
 from shared.settings.controller import DispatchSettings
 from tests.controller.requests.driven_queue import BOOT, MAC, Queue
 from tests.controller.values import request
 
-NO_ROOM = Refusal(code="queue_full", message="no room")
+NO_ROOM = DispatchRejection(code="queue_full", message="no room")
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_after_one_that_had_no_room_a_worker_gets_nothing_for_a_moment_but_what_
     queue: Queue, code: str
 ) -> None:
     queue.busy()
-    queue.answer(1, Refusal(code=code, message="no room"))
+    queue.answer(1, DispatchRejection(code=code, message="no room"))
     queue.now += 0.005
     assert queue.offer("a") == []
     assert queue.pass_time(10) == []
@@ -239,7 +239,7 @@ def test_all_models_of_it_pause_but_no_other_worker(queue: Queue) -> None:
 
 def test_after_one_that_it_could_not_serve_it_gets_the_next_at_once(queue: Queue) -> None:
     queue.busy()
-    queue.answer(1, Refusal(code="model_unavailable", message="it has no such model"))
+    queue.answer(1, DispatchRejection(code="model_unavailable", message="it has no such model"))
     queue.now += 0.005
     assert queue.offer("a") == ["a"]
 

@@ -1,6 +1,6 @@
 """How requests come to workers, by value: offers, rejections, answers that never come."""
 
-from controller.requests.events import DispatchesAnswered
+from controller.requests.events import DispatchReplyReceived
 from controller.requests.instructions import SendControlOrder
 from shared.ids import BootId
 from shared.messages.control import CancelRequest
@@ -141,7 +141,7 @@ def test_where_a_worker_does_not_answer_the_request_goes_on_elsewhere() -> None:
 def test_where_nobody_listens_nothing_is_to_be_cancelled() -> None:
     driven = Driven("w1", "w2")
     driven.ask()
-    driven.on(DispatchesAnswered(driven.next_sent().number, None))
+    driven.on(DispatchReplyReceived(driven.next_sent().number, None))
     assert (driven.offered(), driven.orders()) == ([("w2", 2)], [])
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller.dispatch.wait_queue import WaitQueue
-from controller.requests.metrics import Totals
+from controller.requests.metrics import DispatchCounts
 from controller.requests.request import TrackedRequest
 from controller.routing import Ineligibility, NoRoute, RouteQuery
 from shared.ids import WorkerId
@@ -34,7 +34,7 @@ class Hall:
     """
 
     def __init__(self, **limits: Any) -> None:
-        self.totals = Totals()
+        self.totals = DispatchCounts()
         self.queue = WaitQueue(Limits(**limits), self.totals)
         self.free: Counter[str] = Counter()
         self.guests: list[TrackedRequest] = []

@@ -10,10 +10,10 @@ import pytest
 
 from controller.fleet.link_monitor import LinkMonitor
 from controller.fleet.liveness_probes import Boot, LivenessProbes
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
-from shared.changes import Changes
+from shared.changes import ChangeNotifier
 from shared.ids import BootId, WorkerId
 from shared.messages.events import WorkerEvent
 from shared.settings.nats import NatsSettings
@@ -43,10 +43,10 @@ class Probed:
         self.busy: set[Boot] = {(WorkerId(name), BOOT) for name in NAMES}
         self.gone: asyncio.Queue[Boot] = asyncio.Queue()
         self.probes: list[str] = []
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
         self._workers = workers
         self._alive: dict[str, Subscription] = {}
-        registry = Registry(60)
+        registry = NodeRegistry(60)
         for name in NAMES:
             registry.on_worker_event(WorkerEvent(type="joined", worker=report(name)), 0.0)
         self.registry = registry

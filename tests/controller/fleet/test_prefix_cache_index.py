@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
-from controller.fleet.registry import Registry
+from controller.fleet.registry import NodeRegistry
 from shared.bus import Bus
 from shared.ids import BootId, WorkerId
 from shared.messages.engine_status import EngineStatus, PrefixCacheStatus
@@ -27,7 +27,7 @@ def told(worker: str = "a", number: int = 1, *, boot: str = "b1", **fields: Any)
 
 
 def taken(bus: Bus, *messages: KeptPrefixes) -> PrefixCacheIndex:
-    kept = PrefixCacheIndex(bus, Registry(silence_limit_s=60))
+    kept = PrefixCacheIndex(bus, NodeRegistry(silence_limit_s=60))
     for message in messages:
         kept.apply_report(message)
     return kept
@@ -98,7 +98,7 @@ async def test_a_session_is_at_home_where_most_of_its_turns_are_known(bus: Bus) 
 
 
 async def test_the_answer_of_a_worker_that_left_meanwhile_is_not_kept(bus: Bus) -> None:
-    registry = Registry(silence_limit_s=60)
+    registry = NodeRegistry(silence_limit_s=60)
     kept = PrefixCacheIndex(bus, registry)
     worker = SimulatedWorker(bus, "a")
     worker.kept = told("a", whole=True, links={"00": "memory"})
@@ -119,7 +119,7 @@ def expecting(
     clock: Clock, *messages: KeptPrefixes, engines: list[EngineStatus] = KEEPING
 ) -> PrefixCacheIndex:
     """Of workers whose engines have a KV memory."""
-    registry = Registry(silence_limit_s=60)
+    registry = NodeRegistry(silence_limit_s=60)
     kept = PrefixCacheIndex(Bus.__new__(Bus), registry, clock)
     for name in WORKERS:
         event = WorkerEvent(type="joined", worker=report(name, engines=engines))

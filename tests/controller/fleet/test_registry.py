@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.fleet.circuit_breaker import CircuitBreaker
-from controller.fleet.registry import Registry, WorkerGone
+from controller.fleet.registry import NodeRegistry, WorkerGone
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.controller_report import ControllerReport
 from shared.messages.events import ControllerEvent, EventType, WorkerEvent
@@ -31,27 +31,31 @@ def controller_said(kind: EventType, controller: str, *, term: int = 0) -> Contr
 
 
 @pytest.fixture
-def registry() -> Registry:
-    return Registry(silence_limit_s=3.0)
+def registry() -> NodeRegistry:
+    return NodeRegistry(silence_limit_s=3.0)
 
 
-def worker_ids(registry: Registry) -> list[str]:
+def worker_ids(registry: NodeRegistry) -> list[str]:
     return [view.id for view in registry.workers]
 
 
 @pytest.mark.parametrize("kind", ["joined", "heartbeat", "state_changed"])
-def test_any_event_but_leaving_makes_a_worker_known(registry: Registry, kind: EventType) -> None:
+def test_any_event_but_leaving_makes_a_worker_known(
+    registry: NodeRegistry, kind: EventType
+) -> None:
     assert registry.on_worker_event(said(kind), now=0) is None
     assert worker_ids(registry) == ["mac"]
 
 
-def test_workers_are_listed_by_id(registry: Registry) -> None:
+def test_workers_are_listed_by_id(registry: NodeRegistry) -> None:
     for name in ("c", "a", "b"):
         registry.on_worker_event(said("joined", name), now=0)
     assert worker_ids(registry) == ["a", "b", "c"]
 
 
-def test_a_heartbeat_replaces_the_report_and_what_was_not_yet_reported(registry: Registry) -> None:
+def test_a_heartbeat_replaces_the_report_and_what_was_not_yet_reported(
+    registry: NodeRegistry,
+) -> None:
     registry.on_worker_event(said("joined"), now=0)
     before = registry.worker(MAC)
     assert before is not None
@@ -62,14 +66,14 @@ def test_a_heartbeat_replaces_the_report_and_what_was_not_yet_reported(registry:
     assert after is not None and (after.load, after.seen_at) == (5, 1)
 
 
-def test_a_worker_that_leaves_is_gone_with_its_boot(registry: Registry) -> None:
+def test_a_worker_that_leaves_is_gone_with_its_boot(registry: NodeRegistry) -> None:
     registry.on_worker_event(said("joined"), now=0)
     gone = registry.on_worker_event(said("left"), now=1)
     assert gone == WorkerGone(MAC, BootId("b1"), "it shut down")
     assert worker_ids(registry) == []
 
 
-def test_a_worker_that_started_again_ends_its_old_boot(registry: Registry) -> None:
+def test_a_worker_that_started_again_ends_its_old_boot(registry: NodeRegistry) -> None:
     registry.on_worker_event(said("joined"), now=0)
     gone = registry.on_worker_event(said("joined", boot="b2"), now=1)
     assert gone == WorkerGone(MAC, BootId("b1"), "it restarted")
@@ -78,7 +82,9 @@ def test_a_worker_that_started_again_ends_its_old_boot(registry: Registry) -> No
 
 
 @pytest.mark.parametrize("how", ["left", "started again", "absent", "silent"])
-def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(registry: Registry, how: str) -> None:
+def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(
+    registry: NodeRegistry, how: str
+) -> None:
     registry.on_worker_event(said("joined", active_requests=3), now=0)
     assert registry.recently_gone(4) == []
     match how:
@@ -96,7 +102,7 @@ def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(registry: Registry,
 
 
 def test_only_a_worker_that_was_not_up_a_moment_ago_starts_for_the_first_time(
-    registry: Registry,
+    registry: NodeRegistry,
 ) -> None:
     """For one that was, requests wait `waiting_room.max_wait_ms`, not a minute."""
 
@@ -117,17 +123,17 @@ def test_only_a_worker_that_was_not_up_a_moment_ago_starts_for_the_first_time(
     assert not was_up()
 
 
-def test_the_leaving_of_an_old_boot_does_not_remove_the_new_one(registry: Registry) -> None:
+def test_the_leaving_of_an_old_boot_does_not_remove_the_new_one(registry: NodeRegistry) -> None:
     registry.on_worker_event(said("joined", boot="b2"), now=0)
     assert registry.on_worker_event(said("left", boot="b1"), now=1) is None
     assert worker_ids(registry) == ["mac"]
 
 
-def test_the_leaving_of_an_unknown_worker_is_nothing(registry: Registry) -> None:
+def test_the_leaving_of_an_unknown_worker_is_nothing(registry: NodeRegistry) -> None:
     assert registry.on_worker_event(said("left"), now=0) is None
 
 
-def test_who_is_silent_for_too_long_is_dropped_once_and_no_sooner(registry: Registry) -> None:
+def test_who_is_silent_for_too_long_is_dropped_once_and_no_sooner(registry: NodeRegistry) -> None:
     registry.on_worker_event(said("joined", "a"), now=0)
     registry.on_worker_event(said("joined", "b"), now=2)
     assert registry.remove_silent(0) == []
@@ -137,7 +143,7 @@ def test_who_is_silent_for_too_long_is_dropped_once_and_no_sooner(registry: Regi
     assert registry.remove_silent(2) == []
 
 
-def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
+def test_controllers_come_go_and_fall_silent(registry: NodeRegistry) -> None:
     for name in ("c2", "c1", "c3"):
         registry.on_controller_event(controller_said("heartbeat", name), now=0)
     assert [one.id for one in registry.controllers] == ["c1", "c2", "c3"]
@@ -148,7 +154,7 @@ def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
     assert [one.id for one in registry.controllers] == ["c3"]
 
 
-def test_a_worker_is_here_in_one_boot(registry: Registry) -> None:
+def test_a_worker_is_here_in_one_boot(registry: NodeRegistry) -> None:
     registry.on_worker_event(said("joined"), now=0)
     assert registry.is_alive(MAC, BootId("b1"))
     assert not registry.is_alive(MAC, BootId("b2")) and not registry.is_alive(MAC, None)
@@ -158,7 +164,7 @@ def test_a_worker_is_here_in_one_boot(registry: Registry) -> None:
 # Terms.
 
 
-def test_each_boot_of_a_worker_is_to_be_claimed_anew(registry: Registry) -> None:
+def test_each_boot_of_a_worker_is_to_be_claimed_anew(registry: NodeRegistry) -> None:
     """The leader says so when it was: nothing goes to a worker before."""
     registry.on_worker_event(said("joined"), now=0)
     (view,) = registry.workers
@@ -170,7 +176,7 @@ def test_each_boot_of_a_worker_is_to_be_claimed_anew(registry: Registry) -> None
     assert not registry.workers[0].claimed
 
 
-def test_the_highest_term_is_that_of_any_worker_or_controller(registry: Registry) -> None:
+def test_the_highest_term_is_that_of_any_worker_or_controller(registry: NodeRegistry) -> None:
     assert registry.highest_term == 0
     registry.on_worker_event(said("joined", "a", term=3), now=0)
     registry.on_controller_event(controller_said("heartbeat", "c1", term=2), now=0)
@@ -181,7 +187,7 @@ def test_the_highest_term_is_that_of_any_worker_or_controller(registry: Registry
     assert registry.highest_term == 3
 
 
-def test_controllers_of_a_release_without_a_leader_are_known(registry: Registry) -> None:
+def test_controllers_of_a_release_without_a_leader_are_known(registry: NodeRegistry) -> None:
     for name, protocol in (("c2", 1), ("c1", 1), ("c3", PROTOCOL)):
         event = controller_said("heartbeat", name).model_copy(update={"protocol": protocol})
         registry.on_controller_event(event, now=0)
@@ -190,7 +196,7 @@ def test_controllers_of_a_release_without_a_leader_are_known(registry: Registry)
     assert registry.old_controllers == ["c2"]
 
 
-def test_a_worker_is_known_with_the_protocol_that_it_speaks(registry: Registry) -> None:
+def test_a_worker_is_known_with_the_protocol_that_it_speaks(registry: NodeRegistry) -> None:
     registry.on_worker_event(said("joined").model_copy(update={"protocol": 1}), now=0)
     assert registry.workers[0].protocol == 1
 
@@ -200,12 +206,12 @@ def test_a_worker_is_known_with_the_protocol_that_it_speaks(registry: Registry) 
 BEST = ModelId("best")
 
 
-def has(registry: Registry, worker: str, *, boot: str = "b1", **fields: Any) -> None:
+def has(registry: NodeRegistry, worker: str, *, boot: str = "b1", **fields: Any) -> None:
     event = WorkerEvent(type="heartbeat", worker=report(worker, boot=boot, **fields))
     registry.on_worker_event(event, now=0)
 
 
-def test_a_report_in_which_nothing_moved_makes_no_new_lists(registry: Registry) -> None:
+def test_a_report_in_which_nothing_moved_makes_no_new_lists(registry: NodeRegistry) -> None:
     has(registry, "a")
     holding, warm = registry.workers_with(DEMO), registry.warm_workers_with(DEMO)
     has(registry, "a", active_requests=5)
@@ -224,7 +230,7 @@ _SAID = st.tuples(
 
 @given(st.lists(_SAID, max_size=25))
 def test_the_lists_are_what_a_look_at_every_worker_finds(words: list[Any]) -> None:
-    registry = Registry(silence_limit_s=3.0)
+    registry = NodeRegistry(silence_limit_s=3.0)
     for now, (kind, worker, boot, state, states) in enumerate(words):
         held = report(worker, boot=boot, state=state, models=models(**states))
         registry.on_worker_event(WorkerEvent(type=kind, worker=held), now=now)
@@ -244,7 +250,7 @@ def test_the_lists_are_what_a_look_at_every_worker_finds(words: list[Any]) -> No
 # Breakers.
 
 
-def test_a_model_that_thinks_is_known_after_its_worker_is_gone(registry: Registry) -> None:
+def test_a_model_that_thinks_is_known_after_its_worker_is_gone(registry: NodeRegistry) -> None:
     not_loaded = [ModelStatus(id=DEMO, state="available", abilities=["reasoning"])]  # it may
     for found in (models(demo="warm"), able("tools"), not_loaded):
         has(registry, "mac", models=found)
@@ -255,14 +261,14 @@ def test_a_model_that_thinks_is_known_after_its_worker_is_gone(registry: Registr
     assert not registry.has_reasoning([ModelId("other")])
 
 
-def breaker_of(registry: Registry, worker: str) -> CircuitBreaker:
+def breaker_of(registry: NodeRegistry, worker: str) -> CircuitBreaker:
     view = registry.worker(WorkerId(worker))
     assert view is not None and view.breaker is not None
     return view.breaker
 
 
 def test_a_breaker_outlives_the_boots_of_its_worker() -> None:
-    registry = Registry(silence_limit_s=3.0, breakers=Limits(failure_threshold=1))
+    registry = NodeRegistry(silence_limit_s=3.0, breakers=Limits(failure_threshold=1))
     has(registry, "a")
     has(registry, "b")
     breaker = breaker_of(registry, "a")
@@ -277,7 +283,7 @@ def test_a_breaker_outlives_the_boots_of_its_worker() -> None:
     ("how", "closed"), [("silent", True), ("hung", True), ("started again", True), ("well", False)]
 )
 def test_what_failed_since_a_worker_was_heard_last_counts_once(how: str, closed: bool) -> None:
-    registry = Registry(silence_limit_s=3.0, breakers=Limits(failure_threshold=3))
+    registry = NodeRegistry(silence_limit_s=3.0, breakers=Limits(failure_threshold=3))
     has(registry, "a")
     breaker = breaker_of(registry, "a")
     for now in (0.5, 0.8, 1.1):
@@ -298,14 +304,14 @@ def test_what_failed_since_a_worker_was_heard_last_counts_once(how: str, closed:
 
 @pytest.mark.parametrize("limits", [None, Limits(enabled=False)])
 def test_without_breakers_no_worker_has_one(limits: Limits | None) -> None:
-    registry = Registry(silence_limit_s=3.0, breakers=limits)
+    registry = NodeRegistry(silence_limit_s=3.0, breakers=limits)
     has(registry, "a")
     assert registry.workers[0].breaker is None
 
 
 def test_of_too_many_breakers_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.fleet.registry._MAX_BREAKERS", 2)
-    registry = Registry(silence_limit_s=3.0, breakers=Limits())
+    registry = NodeRegistry(silence_limit_s=3.0, breakers=Limits())
     for worker in "abc":
         has(registry, worker)
     before = [breaker_of(registry, worker) for worker in "abc"]

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from controller.gateway.api_keys import ApiKeyRing
-from controller.gateway.app import App
+from controller.gateway.app import GatewayApp
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_directory import ListedModel, ModelResolver
 from controller.gateway.responses.stored import ResponseStore
@@ -31,7 +31,9 @@ async def test_a_fault_is_told_in_the_shape_of_an_error_and_says_nothing_of_the_
     inference: Any = None
     metrics = GatewayMetrics()
     stored = ResponseStore(None, 1, metrics)
-    app = App(GatewaySettings(), inference, _Broken(), ApiKeyRing(None), metrics, stored).build()
+    app = GatewayApp(
+        GatewaySettings(), inference, _Broken(), ApiKeyRing(None), metrics, stored
+    ).build()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         answer = await client.get("/v1/models")

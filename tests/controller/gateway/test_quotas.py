@@ -5,7 +5,7 @@ import time
 import pytest
 
 from controller.gateway.api_keys import ApiKey
-from controller.gateway.quotas import Quotas
+from controller.gateway.quotas import ClientRateLimiter
 from shared.errors import ClusterError
 from shared.ids import ClientName
 
@@ -16,7 +16,7 @@ def _key(client: str = "ada", **limits: int) -> ApiKey:
     return ApiKey(client=ClientName(client), sha256="0" * 64, **limits)
 
 
-async def _may(quotas: Quotas, key: ApiKey) -> bool:
+async def _may(quotas: ClientRateLimiter, key: ApiKey) -> bool:
     try:
         async with quotas.admit(key):
             return True
@@ -26,14 +26,14 @@ async def _may(quotas: Quotas, key: ApiKey) -> bool:
 
 
 async def test_without_limits_anything_goes() -> None:
-    quotas = Quotas()
+    quotas = ClientRateLimiter()
     assert all([await _may(quotas, _key()) for _ in range(100)])
     await quotas.charge(_key(), 10**9)
     assert await _may(quotas, _key())
 
 
 async def test_requests_of_one_client_are_not_those_of_another() -> None:
-    quotas = Quotas()
+    quotas = ClientRateLimiter()
     assert [await _may(quotas, _key(requests_per_minute=2)) for _ in range(3)] == [
         True, True, False
     ]  # fmt: skip
@@ -45,7 +45,7 @@ async def test_no_request_more_passes_where_a_minute_of_the_clock_begins(
 ) -> None:
     now = 1_000_000 * 60 - 0.1
     monkeypatch.setattr(time, "time", lambda: now)
-    quotas, key = Quotas(), _key(requests_per_minute=1)
+    quotas, key = ClientRateLimiter(), _key(requests_per_minute=1)
     assert await _may(quotas, key)
     now += 0.2
     assert not await _may(quotas, key)
@@ -54,7 +54,7 @@ async def test_no_request_more_passes_where_a_minute_of_the_clock_begins(
 
 
 async def test_tokens_count_when_they_are_used_and_more_than_were_left_count_as_all() -> None:
-    quotas = Quotas()
+    quotas = ClientRateLimiter()
     key = _key(tokens_per_minute=100)
     await quotas.charge(key, 60)
     assert await _may(quotas, key)
@@ -65,7 +65,7 @@ async def test_tokens_count_when_they_are_used_and_more_than_were_left_count_as_
 
 
 async def test_who_is_refused_has_used_nothing() -> None:
-    quotas = Quotas()
+    quotas = ClientRateLimiter()
     tokenless = _key(tokens_per_minute=1, requests_per_minute=1)
     await quotas.charge(tokenless, 1)
     assert not await _may(quotas, tokenless)
@@ -73,7 +73,7 @@ async def test_who_is_refused_has_used_nothing() -> None:
 
 
 async def test_a_place_is_given_back_whatever_happens() -> None:
-    quotas = Quotas()
+    quotas = ClientRateLimiter()
     key = _key(max_concurrent=1)
     with pytest.raises(RuntimeError):
         async with quotas.admit(key):

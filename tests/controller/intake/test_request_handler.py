@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.intake.request_handler import RequestHandler
+from controller.intake.request_handler import ClientMessageHandler
 from controller.intake.validation import read_request, rejection
 from controller.requests.request import TrackedRequest
 from shared.bus import IncomingMessage
@@ -112,7 +112,7 @@ Serve = Callable[[], Awaitable[None]]
 
 
 @pytest.fixture
-async def handler(cluster: Running) -> RequestHandler:
+async def handler(cluster: Running) -> ClientMessageHandler:
     """That of a controller whose leader is not there yet."""
     handler = cluster.controller._handler
     await handler.close()
@@ -130,7 +130,7 @@ def serve(cluster: Running) -> Serve:
 
 
 async def test_what_came_before_the_leader_is_served_by_it_in_order(
-    cluster: Running, handler: RequestHandler, serve: Serve
+    cluster: Running, handler: ClientMessageHandler, serve: Serve
 ) -> None:
     worker = await cluster.worker("w1")
     for name in ("a", "b"):
@@ -145,7 +145,7 @@ async def test_what_came_before_the_leader_is_served_by_it_in_order(
 
 
 async def test_a_question_that_came_before_the_leader_is_answered_by_it(
-    cluster: Running, handler: RequestHandler, serve: Serve
+    cluster: Running, handler: ClientMessageHandler, serve: Serve
 ) -> None:
     with pytest.raises(RequestTimedOut):
         await cluster.bus.request("mlx.health.cluster", b"", timeout_s=0.1)
@@ -164,7 +164,7 @@ async def test_a_question_that_came_before_the_leader_is_answered_by_it(
 
 
 async def test_what_was_held_too_long_is_not_served(
-    cluster: Running, handler: RequestHandler, serve: Serve
+    cluster: Running, handler: ClientMessageHandler, serve: Serve
 ) -> None:
     """Its client has published it again since, or given it up."""
     worker = await cluster.worker("w1")
@@ -180,7 +180,7 @@ async def test_what_was_held_too_long_is_not_served(
 
 
 async def test_what_is_held_in_vain_is_dropped(
-    cluster: Running, handler: RequestHandler, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    cluster: Running, handler: ClientMessageHandler, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controller.intake.request_handler._HOLD_S", 0.0)
     for name in ("a", "b"):
@@ -194,7 +194,7 @@ async def test_what_is_held_in_vain_is_dropped(
 
 
 async def test_who_stands_by_again_drops_what_it_held(
-    cluster: Running, handler: RequestHandler, serve: Serve
+    cluster: Running, handler: ClientMessageHandler, serve: Serve
 ) -> None:
     worker = await cluster.worker("w1")
     await cluster.ask(request_id="held")
@@ -209,7 +209,7 @@ async def test_who_stands_by_again_drops_what_it_held(
 
 
 async def test_of_what_a_leader_that_leaves_has_got_only_what_has_an_id_is_kept(
-    cluster: Running, handler: RequestHandler, serve: Serve
+    cluster: Running, handler: ClientMessageHandler, serve: Serve
 ) -> None:
     """With an id it is the same request that the leader transfers; without one it would be served
     twice."""

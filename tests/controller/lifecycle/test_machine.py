@@ -2,15 +2,15 @@
 
 import pytest
 
-from controller.requests.events import EndRequests, Queried
+from controller.requests.events import EndRequests, QueryReceived
 from controller.requests.request import State
 from shared.ids import RequestId
-from shared.messages.stream import Failed, StreamError
+from shared.messages.stream import ErrorDetails, FailedMessage
 from tests.controller.requests.driven import FULL, INBOX, LEADER, Driven
 from tests.controller.requests.states import in_state
 from tests.controller.values import ADA, DEMO, request
 
-DRAINING = StreamError.of("draining", "it shut down")
+DRAINING = ErrorDetails.of("draining", "it shut down")
 
 
 # From its arrival to its end.
@@ -107,7 +107,7 @@ def test_attempts_are_counted_from_the_term_on() -> None:
     driven.hear("w1", **FULL)
     driven.ask("b")
     driven.pass_time(5.1)
-    (end,) = [message for message in driven.told() if isinstance(message, Failed)]
+    (end,) = [message for message in driven.told() if isinstance(message, FailedMessage)]
     assert (end.request_id, end.attempt, end.worker) == ("b", 2000, None)
 
 
@@ -120,7 +120,7 @@ def test_where_the_server_authenticates_a_client_has_so_many_requests_at_once() 
     driven.run("b")
     driven.ask("c", inbox="_INBOX.c")
     (end,) = driven.told("_INBOX.c")
-    assert isinstance(end, Failed) and (end.attempt, end.error.retry_after_ms) == (0, 1000)
+    assert isinstance(end, FailedMessage) and (end.attempt, end.error.retry_after_ms) == (0, 1000)
     assert (end.error.code, driven.state("c")) == ("rate_limit_exceeded", "unknown")
     driven.ask("b", inbox="_INBOX.c")  # it is no new one
     assert [order.verb for _, order in driven.orders()] == ["attach"]
@@ -195,7 +195,7 @@ def test_who_asks_for_it_is_told_why_there_was_no_worker() -> None:
     driven.join("w1", **FULL)
     driven.ask(debug=True)
     (end,) = driven.told()
-    assert isinstance(end, Failed) and end.route is not None
+    assert isinstance(end, FailedMessage) and end.route is not None
     assert [each["worker"] for each in end.route["out"]] == ["w1"]
 
 
@@ -221,7 +221,7 @@ def test_a_part_of_a_list_is_its_runners_to_cancel() -> None:
     driven.cancel()
     assert driven.orders() == []
     assert driven.state() == "running", "workers may ask for it"
-    driven.on(Queried((ADA, RequestId("r")), "", cancel=True, of_part=True))
+    driven.on(QueryReceived((ADA, RequestId("r")), "", cancel=True, of_part=True))
     assert [order.verb for _, order in driven.orders()] == ["cancel"]
     assert driven.machine.active == 0, "the list counts"
     driven.finish(sent)

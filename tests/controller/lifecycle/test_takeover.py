@@ -6,7 +6,7 @@ from controller.requests.events import EndRequests, LinkRestored
 from controller.requests.instructions import SendControlOrder
 from shared.messages.control import AttachInbox, CancelRequest, ClaimWorker
 from shared.messages.dispatch import Continuation
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from tests.controller.requests.claimed import (
     ALONE,
     HAD,
@@ -106,7 +106,7 @@ def test_of_what_only_the_key_is_known_nothing_is_left_when_it_cannot_go_on(what
     if what == "gone":
         driven.leave("w1")
     else:
-        driven.on(EndRequests(None, StreamError.of("draining", "it shut down")))
+        driven.on(EndRequests(None, ErrorDetails.of("draining", "it shut down")))
     assert (driven.state(), driven.machine.active, driven.sent()) == ("unknown", 0, [])
     driven.ask()
     assert driven.next_sent().dispatch.attempt == 1001

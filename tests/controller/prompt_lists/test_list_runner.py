@@ -8,9 +8,9 @@ from shared.messages.dispatch import choice_seed
 from shared.messages.stream import (
     KEEP_ALIVE_S,
     ChoiceOutput,
-    Chunk,
-    Done,
-    Status,
+    ChunkMessage,
+    DoneMessage,
+    StatusMessage,
     StatusName,
     Timings,
     Usage,
@@ -202,7 +202,7 @@ def test_without_streaming_one_message_has_all_choices_whole(runner: DrivenRunne
     runner.speak(first, 1, reason="stop")
     runner.end(first, 0, 5, choice=1, usage=Usage(5, 1, 2))
     (end,) = runner.told()
-    assert isinstance(end, Done)
+    assert isinstance(end, DoneMessage)
     assert [output.choice for output in end.outputs] == [0, 1, 2, 3]
     assert [output.token_ids for output in end.outputs] == [[5], [5], [7, 8], [7, 8]]
     assert [output.text for output in end.outputs] == ["<5>", "<5>", "<7><8>", "<7><8>"]
@@ -224,13 +224,13 @@ def test_its_client_hears_the_seed_when_a_worker_has_accepted_a_part(runner: Dri
     assert runner.told() == []
     for part in (first, second):
         runner.say(part, "accepted")
-    assert runner.told() == [Status(RequestId("r"), 0, None, "accepted", seed=5)]
+    assert runner.told() == [StatusMessage(RequestId("r"), 0, None, "accepted", seed=5)]
 
 
 def test_a_part_that_is_queued_here_was_not_accepted(runner: DrivenRunner) -> None:
     runner.serve(2)
     part, _ = runner.new_parts()
-    runner.hear(Status(part.request_id, 0, None, "queued", reason="queue_full"))
+    runner.hear(StatusMessage(part.request_id, 0, None, "queued", reason="queue_full"))
     assert runner.told() == []
 
 
@@ -263,7 +263,7 @@ def test_what_an_attempt_that_was_given_up_still_says_is_not_passed_on(
     first, _ = runner.new_parts()
     runner.run(first)
     runner.known[first.key].attempt = 2
-    runner.hear(Chunk(first.request_id, 1, W1, ChoiceOutput(0, 0, [99], "<99>")))
+    runner.hear(ChunkMessage(first.request_id, 1, W1, ChoiceOutput(0, 0, [99], "<99>")))
     assert runner.chunks() == []
-    runner.hear(Chunk(first.request_id, 2, W1, ChoiceOutput(0, 0, [1], "<1>")))
+    runner.hear(ChunkMessage(first.request_id, 2, W1, ChoiceOutput(0, 0, [1], "<1>")))
     assert runner.tokens() == {0: [1]}

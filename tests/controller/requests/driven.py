@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
-from controller.fleet.registry import Registry, WorkerGone
+from controller.fleet.registry import NodeRegistry, WorkerGone
 from controller.fleet.worker_view import WorkerView
 from controller.lifecycle.machine import RequestStateMachine
 from controller.requests.events import (
-    DispatchesAnswered,
+    DispatchReplyReceived,
     Event,
-    Published,
-    Queried,
-    RequestsReported,
+    QueryReceived,
+    RequestEventsReceived,
+    RequestPublished,
     TimerFired,
     WorkerReported,
 )
@@ -29,9 +29,9 @@ from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import TrackedRequest
 from shared.bus import Bus
 from shared.ids import ControllerId, RequestId, WorkerId
-from shared.messages.control import Claimed, ClaimedRequest, ControlReply, RequestState
+from shared.messages.control import ClaimedRequest, ClaimReport, ControlReply, RequestState
 from shared.messages.dispatch import (
-    Refusal,
+    DispatchRejection,
 )
 from shared.messages.events import EventType, WorkerEvent
 from shared.messages.request_events import (
@@ -40,7 +40,7 @@ from shared.messages.request_events import (
     RequestEvent,
     TokensEmitted,
 )
-from shared.messages.stream import Failed, StreamError, StreamMessage
+from shared.messages.stream import ErrorDetails, FailedMessage, StreamMessage
 from shared.settings import ClusterSettings
 from shared.version import PROTOCOL
 from tests.controller.requests.wire import Sent, origin, word
@@ -84,7 +84,7 @@ class Driven:
         self.said: list[Instruction] = []
         self._read: dict[type[Any], int] = {}
         settings = _settings(controller, strict=strict, most_per_client=most_per_client)
-        self.registry = Registry(3.0, settings.controller.circuit_breaker)
+        self.registry = NodeRegistry(3.0, settings.controller.circuit_breaker)
         for name in unclaimed:
             self._hear("joined", name)
         self.kept = PrefixCacheIndex(Bus.__new__(Bus), self.registry, lambda: self.now)
@@ -161,7 +161,7 @@ class Driven:
 
     def claimed(self, name: str, *requests: ClaimedRequest) -> None:
         """A worker answers the claim that it was sent last."""
-        told = Claimed(term=self.machine.term, requests=list(requests))
+        told = ClaimReport(term=self.machine.term, requests=list(requests))
         self.answer(self.last_order("claim", name), self.reply(name, claimed=told))
 
     def last_order(self, verb: str, name: str | None = None) -> SendControlOrder:
@@ -201,15 +201,15 @@ class Driven:
         """A client publishes a request."""
         asked = request(request_id, now=self.now, **fields)
         asked.inboxes = [inbox]
-        self.on(Published(asked))
+        self.on(RequestPublished(asked))
         return asked
 
     def cancel(self, request_id: str = "r") -> None:
-        self.on(Queried((ADA, RequestId(request_id)), "", cancel=True))
+        self.on(QueryReceived((ADA, RequestId(request_id)), "", cancel=True))
 
     def query(self, request_id: str = "r", *, cancel: bool = False) -> RequestState | None:
         """What a client is told that asks; None where nothing."""
-        self.on(Queried((ADA, RequestId(request_id)), "_INBOX.query", cancel=cancel))
+        self.on(QueryReceived((ADA, RequestId(request_id)), "_INBOX.query", cancel=cancel))
         answers = self.new(SendRequestState)
         return answers[-1].state if answers else None
 
@@ -251,12 +251,12 @@ class Driven:
 
     def reject(self, sent: Sent, code: str = "queue_full", **fields: Any) -> None:
         """All of them."""
-        refusal = Refusal(code=code, message=f"{sent.worker} says {code}", **fields)
+        refusal = DispatchRejection(code=code, message=f"{sent.worker} says {code}", **fields)
         self.reply_to(sent, *[refusal] * len(sent.batch.dispatches))
 
-    def reply_to(self, sent: Sent, *refusals: Refusal | None) -> None:
+    def reply_to(self, sent: Sent, *refusals: DispatchRejection | None) -> None:
         """One result for each dispatch, in order."""
-        self.on(DispatchesAnswered(sent.number, sent.reply(*refusals)))
+        self.on(DispatchReplyReceived(sent.number, sent.reply(*refusals)))
 
     def emit(self, sent: Sent, index: int, *token_ids: int, **fields: Any) -> None:
         values = {"choice": 0, "text_sent": 0, **fields}
@@ -279,7 +279,7 @@ class Driven:
         self.fail(sent, code, terminal_sent=False, **fields)
 
     def report(self, sent: Sent, *events: RequestEvent) -> None:
-        self.on(RequestsReported(sent.worker, sent.boot, events))
+        self.on(RequestEventsReceived(sent.worker, sent.boot, events))
 
     # What was said.
 
@@ -300,9 +300,9 @@ class Driven:
         """The same, short: reasons to wait, `done`, codes of errors."""
         return [word(message) for message in self.told(inbox)]
 
-    def error(self) -> StreamError:
+    def error(self) -> ErrorDetails:
         """With which the request `r` failed, as its client was told."""
-        (end,) = [each for each in self.told() if isinstance(each, Failed)]
+        (end,) = [each for each in self.told() if isinstance(each, FailedMessage)]
         assert (end.request_id, self.state()) == ("r", "failed")
         return end.error
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller.dispatch.dispatch_queue import DispatchOutcome, DispatchQueue
-from controller.fleet.placement import Placement
+from controller.fleet.placement import DispatchAttempt
 from controller.requests.instructions import SendDispatches
-from controller.requests.metrics import Totals
+from controller.requests.metrics import DispatchCounts
 from controller.requests.request import TrackedRequest
 from controller.routing import RouteQuery, policy_named, select_worker
 from shared.codec import decode
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.dispatch import DispatchBatch, DispatchReply, DispatchResult, Refusal
+from shared.messages.dispatch import DispatchBatch, DispatchRejection, DispatchReply, DispatchResult
 from shared.messages.model_status import ModelStatus
 from shared.settings.controller import DispatchSettings
 from tests.controller.fleet.views import Kept, Views
@@ -26,7 +26,7 @@ class Queue:
     def __init__(self, *, max_bytes: int = 1_000_000, most: int = 16, **settings: Any) -> None:
         self.now = 0.0
         self.most = most
-        self.totals = Totals()
+        self.totals = DispatchCounts()
         limits = DispatchSettings(**settings)
         self.queue = DispatchQueue(ControllerId("c-1"), 7, limits, max_bytes, self.totals)
         self.requests: dict[str, TrackedRequest] = {}
@@ -50,7 +50,7 @@ class Queue:
             RouteQuery([ModelId(model)]), Views([asked]), Kept(), policy_named("prefix-aware"),
             now=0.0, rng=lambda: 0.5,
         )  # fmt: skip
-        one.offer(decision, Placement(asked, 0.0, self.now))
+        one.offer(decision, DispatchAttempt(asked, 0.0, self.now))
         return self._read(self.queue.add(asked.report, one, self.now))
 
     def busy(self, worker: str = "mac", model: str = "demo") -> None:
@@ -69,7 +69,7 @@ class Queue:
         return self._read(messages), lost
 
     def answer(
-        self, number: int, *refusals: Refusal | None, boot: str = "b1"
+        self, number: int, *refusals: DispatchRejection | None, boot: str = "b1"
     ) -> list[DispatchOutcome]:
         results = [
             DispatchResult(

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from controller.requests.events import (
-    DispatchesAnswered,
+    DispatchReplyReceived,
     EndRequests,
-    HistoryReceived,
     LinkRestored,
-    ListEnded,
-    Transferred,
+    PromptListEnded,
+    RequestsTransferred,
+    SessionHistoryReceived,
 )
 from controller.requests.instructions import (
     SendControlOrder,
@@ -27,8 +27,15 @@ from controller.requests.request import TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S
 from shared.ids import RequestId, WorkerId
 from shared.messages.control import CancelRequest
-from shared.messages.dispatch import Refusal
-from shared.messages.stream import Done, Failed, StreamError, StreamMessage, Timings, Usage
+from shared.messages.dispatch import DispatchRejection
+from shared.messages.stream import (
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
+    StreamMessage,
+    Timings,
+    Usage,
+)
 from tests.controller.requests.claimed import old_dispatch
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.states import HELLO
@@ -75,7 +82,7 @@ class AnyEvents(RuleBasedStateMachine):
             circuit_breaker={"failure_threshold": 2, "recovery_timeout_ms": 500},
         )
         self.lists: list[TrackedRequest] = []
-        self.ends: dict[tuple[str, str | None, int], Done | Failed] = {}
+        self.ends: dict[tuple[str, str | None, int], DoneMessage | FailedMessage] = {}
         self.lives: dict[str, int] = {}
         self.numbers = itertools.count()
 
@@ -110,7 +117,9 @@ class AnyEvents(RuleBasedStateMachine):
         asked = request(f"r{number}", **BODIES[number])
         asked.inboxes = [self._inbox(asked, "a")]
         told = asked.transfer(0.0)
-        self.driven.on(Transferred([TrackedRequest.transferred(told, [DEMO], self.driven.now)]))
+        self.driven.on(
+            RequestsTransferred([TrackedRequest.transferred(told, [DEMO], self.driven.now)])
+        )
         self._carry()
 
     # Workers.
@@ -120,10 +129,12 @@ class AnyEvents(RuleBasedStateMachine):
     def answer_dispatches(self, data: st.DataObject, late: bool) -> None:
         boot = self._some(data, "sent")
         sent = boot.sent.pop(data.draw(st.integers(0, len(boot.sent) - 1)))
-        refusals: list[Refusal | None] = []
+        refusals: list[DispatchRejection | None] = []
         for dispatch in sent.batch.dispatches:
             code = data.draw(st.sampled_from([None, None, None, *REFUSALS]))
-            refusals.append(Refusal(code=code, message="no") if code is not None else None)
+            refusals.append(
+                DispatchRejection(code=code, message="no") if code is not None else None
+            )
             if code is None:
                 boot.take(dispatch)
         if late:
@@ -141,7 +152,7 @@ class AnyEvents(RuleBasedStateMachine):
             for dispatch in sent.batch.dispatches:
                 boot.take(dispatch)
         else:
-            self.driven.on(DispatchesAnswered(sent.number, None))
+            self.driven.on(DispatchReplyReceived(sent.number, None))
         self._carry()
 
     @precondition(lambda self: any(boot.running for boot in self.boots.values()))
@@ -195,9 +206,9 @@ class AnyEvents(RuleBasedStateMachine):
             case "restored":
                 self.driven.on(LinkRestored())
             case "finish":
-                self.driven.on(EndRequests(key, StreamError.of("draining", "it shut down")))
+                self.driven.on(EndRequests(key, ErrorDetails.of("draining", "it shut down")))
             case _:
-                self.driven.on(HistoryReceived(key, None))
+                self.driven.on(SessionHistoryReceived(key, None))
         self._carry()
 
     @precondition(lambda self: self.lists)
@@ -205,9 +216,9 @@ class AnyEvents(RuleBasedStateMachine):
     def end_list(self, well: bool) -> None:
         whole = self.lists.pop()
         origin = whole.request_id, whole.attempt, None
-        done = Done(*origin, Usage(1, 0, 1), Timings(0, 0, 0, 0))
-        failed = Failed(*origin, StreamError.of("queue_full", "no room"))
-        self.driven.on(ListEnded(whole.key, done if well else failed))
+        done = DoneMessage(*origin, Usage(1, 0, 1), Timings(0, 0, 0, 0))
+        failed = FailedMessage(*origin, ErrorDetails.of("queue_full", "no room"))
+        self.driven.on(PromptListEnded(whole.key, done if well else failed))
         self._carry()
 
     # What must hold.
@@ -268,7 +279,7 @@ class AnyEvents(RuleBasedStateMachine):
             if self.driven.registry.is_alive(sent.worker, boot.id):
                 boot.sent.append(Sent.of(sent, boot.id))
             else:
-                self.driven.on(DispatchesAnswered(sent.number, None))
+                self.driven.on(DispatchReplyReceived(sent.number, None))
         for order in self.driven.new(SendControlOrder):
             self._take(self.boots[order.worker], order)
         served = [each for each in self.driven.new(SendToPromptListRunner) if each.verb == "serve"]
@@ -289,7 +300,7 @@ class AnyEvents(RuleBasedStateMachine):
             boot.orders.append(order)
 
     def _hear(self, inbox: str, message: StreamMessage) -> None:
-        if isinstance(message, Done | Failed):
+        if isinstance(message, DoneMessage | FailedMessage):
             key = inbox, message.request_id, message.attempt
             assert self.ends.setdefault(key, message) == message, "two ends of one attempt"
 

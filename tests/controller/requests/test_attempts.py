@@ -5,14 +5,14 @@ import pytest
 from controller.fleet.registry import WorkerGone
 from shared.ids import BootId, WorkerId
 from shared.messages.control import CancelRequest
-from shared.messages.stream import Done, Failed, StreamError
+from shared.messages.stream import DoneMessage, ErrorDetails, FailedMessage
 from tests.controller.requests.driven import Driven
 from tests.controller.requests.wire import Sent
 
 STEEP = {"initial_delay_ms": 100, "multiplier": 3.0, "max_delay_ms": 5000, "jitter": 0}
 
 
-def _end(driven: Driven) -> StreamError:
+def _end(driven: Driven) -> ErrorDetails:
     assert driven.machine.active == 0
     return driven.error()
 
@@ -127,7 +127,7 @@ def test_an_end_told_from_here_has_no_number_under_which_its_worker_may_have_tol
     if end == "is cancelled":
         driven.cancel()
     driven.pass_time(5)
-    (told,) = [each for each in driven.told() if isinstance(each, Done | Failed)]
+    (told,) = [each for each in driven.told() if isinstance(each, DoneMessage | FailedMessage)]
     assert told.attempt == 2
 
 

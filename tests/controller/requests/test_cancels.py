@@ -7,7 +7,7 @@ import pytest
 from controller.requests.request import State
 from shared.ids import BootId
 from shared.messages.control import CancelRequest
-from shared.messages.stream import Done
+from shared.messages.stream import DoneMessage
 from tests.controller.requests.driven import FULL, INBOX, Driven
 from tests.controller.requests.states import NOT_AT_A_WORKER, in_state
 
@@ -27,7 +27,7 @@ def test_what_no_worker_has_ends_at_once(state: State) -> None:
     attempt = driven.known().attempt
     driven.cancel()
     (end,) = driven.told()
-    assert isinstance(end, Done)
+    assert isinstance(end, DoneMessage)
     assert (end.request_id, end.attempt, end.worker) == ("r", attempt, None)
     assert [output.finish_reason for output in end.outputs] == ["cancelled"] * 2
     assert driven.state() == "finished" and driven.orders() == []

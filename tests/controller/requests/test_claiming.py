@@ -6,7 +6,7 @@ import pytest
 from controller.requests.events import LinkRestored
 from controller.requests.instructions import SendControlOrder, SendRequestState
 from shared.ids import BootId
-from shared.messages.control import CancelRequest, Claimed
+from shared.messages.control import CancelRequest, ClaimReport
 from shared.messages.dispatch import Continuation
 from shared.messages.events import KeptPrefixes
 from tests.controller.requests.claimed import failure_of, key_of, old_dispatch, tell
@@ -160,7 +160,7 @@ def test_what_came_to_it_since_it_was_asked_is_not_forgotten() -> None:
     driven.on(LinkRestored())
     claim = driven.last_order("claim", "w1")
     driven.run()
-    driven.answer(claim, driven.reply("w1", claimed=Claimed(term=1)))
+    driven.answer(claim, driven.reply("w1", claimed=ClaimReport(term=1)))
     assert driven.state() == "running"
 
 
@@ -282,7 +282,7 @@ def test_a_worker_that_tells_of_another_term_for_some_seconds_is_claimed_again()
 def test_what_a_boot_says_that_is_gone_does_not_count_for_the_next_one() -> None:
     driven = Driven()
     driven.hear("w1", "joined")
-    claim, reply = driven.last_order("claim"), driven.reply("w1", claimed=Claimed(term=1))
+    claim, reply = driven.last_order("claim"), driven.reply("w1", claimed=ClaimReport(term=1))
     driven.hear("w1", "joined", boot="b2")
     driven.answer(claim, reply)
     assert not driven.view("w1").claimed
@@ -292,7 +292,7 @@ def test_what_a_worker_keeps_of_prompts_is_told_with_its_claim() -> None:
     driven = Driven()
     worker = driven.hear("w1", "joined")
     kept = KeptPrefixes(worker=worker, boot_id=BootId("b1"), number=1, links={"00": "memory"})
-    told = Claimed(term=1, kept=kept)
+    told = ClaimReport(term=1, kept=kept)
     driven.answer(driven.last_order("claim"), driven.reply("w1", claimed=told))
     assert driven.kept.links(worker) == {"00": "memory"}
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.requests.deadlines import Deadlines
+from controller.requests.deadlines import DeadlineHeap
 
 _KEYS = st.integers(0, 5)
 _STEPS = st.lists(
@@ -19,7 +19,7 @@ _STEPS = st.lists(
 
 
 def test_a_later_time_of_a_key_does_not_count_until_it_was_due() -> None:
-    deadlines: Deadlines[str] = Deadlines()
+    deadlines: DeadlineHeap[str] = DeadlineHeap()
     for at in (5, 9, 3, 7):
         deadlines.set("one", at)
     assert deadlines.next_at == 3
@@ -29,7 +29,7 @@ def test_a_later_time_of_a_key_does_not_count_until_it_was_due() -> None:
 
 
 def test_what_was_dropped_may_be_due_later_than_before() -> None:
-    deadlines: Deadlines[str] = Deadlines()
+    deadlines: DeadlineHeap[str] = DeadlineHeap()
     deadlines.set("one", 3)
     deadlines.drop("one")
     deadlines.set("one", 8)
@@ -38,7 +38,7 @@ def test_what_was_dropped_may_be_due_later_than_before() -> None:
 
 @given(_STEPS)
 def test_what_is_due_is_the_earliest_that_was_set(steps: list[tuple[str, int, int]]) -> None:
-    deadlines: Deadlines[int] = Deadlines()
+    deadlines: DeadlineHeap[int] = DeadlineHeap()
     expected: dict[int, int] = {}
     for verb, key, at in steps:
         match verb:
@@ -57,7 +57,7 @@ def test_what_is_due_is_the_earliest_that_was_set(steps: list[tuple[str, int, in
 
 
 def test_a_deadline_that_is_put_off_a_thousand_times_takes_no_room() -> None:
-    deadlines: Deadlines[str] = Deadlines()
+    deadlines: DeadlineHeap[str] = DeadlineHeap()
     for at in range(10_000):
         deadlines.set("one", at)
     assert len(deadlines._heap) == 1

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.requests.events import ShutdownBegan, Transferred
+from controller.requests.events import RequestsTransferred, ShutdownBegan
 from controller.requests.request import State, TrackedRequest
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch
@@ -21,7 +21,9 @@ def _ids(requests: Sequence[Dispatch]) -> list[str]:
 def _take(driven: Driven, requests: Sequence[Dispatch]) -> None:
     """The next leader is given them."""
     driven.on(
-        Transferred([TrackedRequest.transferred(each, [DEMO], driven.now) for each in requests])
+        RequestsTransferred(
+            [TrackedRequest.transferred(each, [DEMO], driven.now) for each in requests]
+        )
     )
 
 

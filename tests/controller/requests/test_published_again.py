@@ -4,11 +4,11 @@ from typing import get_args
 
 import pytest
 
-from controller.requests.events import HistoryReceived, ListEnded
+from controller.requests.events import PromptListEnded, SessionHistoryReceived
 from controller.requests.request import State
 from shared.ids import RequestId
 from shared.messages.control import AttachInbox
-from shared.messages.stream import Done, Failed, StreamError, Timings, Usage
+from shared.messages.stream import DoneMessage, ErrorDetails, FailedMessage, Timings, Usage
 from tests.controller.requests.driven import INBOX, LATER, Driven
 from tests.controller.requests.states import HELLO, NOT_AT_A_WORKER, in_state
 from tests.controller.values import ADA
@@ -196,9 +196,9 @@ def test_an_end_that_was_said_from_here_is_said_again_to_who_asks(how: str) -> N
 def test_of_a_list_that_has_ended_the_list_runner_says_all_again(well: bool) -> None:
     driven = in_state("delegated")
     origin = RequestId("r"), 0, None
-    done = Done(*origin, Usage(1, 0, 1), Timings(0, 0, 0, 0))
-    failed = Failed(*origin, StreamError.of("queue_full", "no room"))
-    driven.on(ListEnded(KEY, done if well else failed))
+    done = DoneMessage(*origin, Usage(1, 0, 1), Timings(0, 0, 0, 0))
+    failed = FailedMessage(*origin, ErrorDetails.of("queue_full", "no room"))
+    driven.on(PromptListEnded(KEY, done if well else failed))
     assert driven.state() == ("finished" if well else "failed")
     driven.ask(inbox=LATER, prompt=["x", "y"])
     assert (driven.list_orders(), driven.words(LATER)) == ([("attach", LATER)], [])
@@ -207,7 +207,7 @@ def test_of_a_list_that_has_ended_the_list_runner_says_all_again(well: bool) -> 
 def test_what_is_told_late_of_an_end_changes_nothing() -> None:
     driven = in_state("fetching")
     driven.cancel()
-    driven.on(HistoryReceived(KEY, []))
+    driven.on(SessionHistoryReceived(KEY, []))
     assert driven.words() == ["done"] and driven.sent() == []
 
 
@@ -220,7 +220,7 @@ def test_the_id_of_another_request_is_refused_to_who_comes_with_it(state: State)
     known = driven.known()
     driven.ask(inbox=LATER, prompt="not that")
     (end,) = driven.told(LATER)
-    assert isinstance(end, Failed)
+    assert isinstance(end, FailedMessage)
     assert (end.error.code, end.error.param) == ("request_id_conflict", "request_id")
     assert (end.request_id, end.attempt) == ("r", 0)
     assert (driven.known(), driven.known().state, driven.words()) == (known, state, [])

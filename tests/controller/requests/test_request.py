@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.placement import Placement
+from controller.fleet.placement import DispatchAttempt
 from controller.fleet.worker_view import WorkerView
 from controller.requests.client_messages import (
     accepted_status,
@@ -21,13 +21,13 @@ from shared.messages.control import ClaimedRequest
 from shared.messages.conversation import Message
 from shared.messages.dispatch import MAX_INBOXES, Continuation, Dispatch
 from shared.messages.request_events import TokensEmitted
-from shared.messages.stream import StreamError
+from shared.messages.stream import ErrorDetails
 from tests.controller.fleet.views import Kept, Views
 from tests.controller.values import ADA, CHAT, DEMO, request, view
 
 MAC, BOOT = WorkerId("mac"), BootId("b1")
 HELLO = {"role": "user", "content": "Hello"}
-LOST = StreamError.of("worker_lost", "it is gone")
+LOST = ErrorDetails.of("worker_lost", "it is gone")
 
 
 def offered(one: TrackedRequest, worker: str = "mac", *, now: float = 0.0) -> WorkerView:
@@ -37,7 +37,7 @@ def offered(one: TrackedRequest, worker: str = "mac", *, now: float = 0.0) -> Wo
         RouteQuery([DEMO]), Views([asked]), Kept(), policy_named("prefix-aware"),
         now=now, rng=lambda: 0.5,
     )  # fmt: skip
-    one.offer(decision, Placement(asked, 10.0, now, choices=one.contents.choices))
+    one.offer(decision, DispatchAttempt(asked, 10.0, now, choices=one.contents.choices))
     return asked
 
 

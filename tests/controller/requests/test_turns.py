@@ -11,7 +11,7 @@ from controller.requests.instructions import SendControlOrder
 from shared.ids import BootId, WorkerId
 from shared.messages.control import ForgetSession, TellSession
 from shared.messages.dispatch import Continuation
-from shared.messages.stream import Failed
+from shared.messages.stream import FailedMessage
 from tests.controller.requests.claimed import key_of
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.states import HELLO, HI
@@ -47,7 +47,7 @@ def _contents(sent: Sent) -> list[str]:
 
 
 def _error(driven: Driven) -> tuple[str, str | None]:
-    (end,) = [each for each in driven.told() if isinstance(each, Failed)]
+    (end,) = [each for each in driven.told() if isinstance(each, FailedMessage)]
     return end.error.code, end.error.param
 
 

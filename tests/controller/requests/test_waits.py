@@ -3,7 +3,7 @@
 import pytest
 
 from controller.requests.request import State
-from shared.messages.stream import KEEP_ALIVE_S, Status
+from shared.messages.stream import KEEP_ALIVE_S, StatusMessage
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.states import NOT_AT_A_WORKER, in_state
 
@@ -97,6 +97,8 @@ def test_the_deadline_of_a_list_is_the_list_runners() -> None:
 
 def _reasons(driven: Driven) -> list[str | None]:
     """What the client of `r` was told that says why it waits."""
-    told = [each for each in driven.told() if isinstance(each, Status) and each.request_id == "r"]
+    told = [
+        each for each in driven.told() if isinstance(each, StatusMessage) and each.request_id == "r"
+    ]
     assert all((each.status, each.worker) == ("queued", None) for each in told)
     return [each.reason for each in told]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from controller.requests.instructions import SendControlOrder
 from shared.ids import BootId, WorkerId
 from shared.messages.control import (
-    Claimed,
     ClaimedRequest,
+    ClaimReport,
     ClaimWorker,
     ControlReply,
     TellContents,
@@ -101,7 +101,7 @@ class TruthfulBoot:
         match order.order:
             case ClaimWorker(term=term):
                 requests = [each.claimed() for each in self.had.values()]
-                claimed = Claimed(term=term or 0, requests=requests)
+                claimed = ClaimReport(term=term or 0, requests=requests)
                 return reply.model_copy(update={"claimed": claimed})
             case TellContents(requests=wanted):
                 keys = [(each.request_id, each.attempt) for each in wanted]

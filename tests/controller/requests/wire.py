@@ -9,11 +9,11 @@ from shared.ids import BootId, WorkerId
 from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,
+    DispatchRejection,
     DispatchReply,
     DispatchResult,
-    Refusal,
 )
-from shared.messages.stream import Done, Failed, Status, StreamMessage
+from shared.messages.stream import DoneMessage, FailedMessage, StatusMessage, StreamMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Sent:
     def of(cls, sent: SendDispatches, boot: BootId) -> "Sent":
         return cls(sent.worker, boot, sent.number, decode(DispatchBatch, sent.payload))
 
-    def reply(self, *refusals: Refusal | None) -> DispatchReply:
+    def reply(self, *refusals: DispatchRejection | None) -> DispatchReply:
         """One result for each dispatch, in order."""
         results = [
             DispatchResult(**origin(dispatch), refusal=refusal)
@@ -54,10 +54,10 @@ def origin(dispatch: Dispatch) -> dict[str, Any]:
 
 def word(message: StreamMessage) -> str | None:
     match message:
-        case Status():
+        case StatusMessage():
             return message.reason or message.status
-        case Done():
+        case DoneMessage():
             return "done"
-        case Failed():
+        case FailedMessage():
             return message.error.code
     return "chunk"

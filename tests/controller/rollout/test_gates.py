@@ -7,12 +7,12 @@ import pytest
 from controller.rollout.gates import find_violation
 from controller.rollout.worker_metrics import PeriodMetrics
 from shared.ids import WorkerId
-from shared.messages.rollout import Baseline, Speed
+from shared.messages.rollout import Baseline, SpeedAtLoad
 from shared.settings.controller import RolloutGatesSettings
 from tests.controller.rollout.reports import report
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
-SPEEDS = [Speed(level=3, tokens_per_s=100)]
+SPEEDS = [SpeedAtLoad(level=3, tokens_per_s=100)]
 BEFORE = Baseline(error_share=0.05, speeds={W1: SPEEDS, W2: SPEEDS})
 
 
@@ -129,7 +129,7 @@ def test_what_slows_all_down_is_not_the_versions() -> None:
 
 
 def test_it_is_compared_with_as_many_requests() -> None:
-    speeds = [Speed(level=1, tokens_per_s=20), Speed(level=3, tokens_per_s=100)]
+    speeds = [SpeedAtLoad(level=1, tokens_per_s=20), SpeedAtLoad(level=3, tokens_per_s=100)]
     before = Baseline(speeds={W1: speeds})
     alone = [[report(tokens_per_s=20, active=1)]] * 6
     assert fault(*alone, baseline=before) is None

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from shared.access.certificates import new_authority, new_server
 from shared.access.folder import AccessFolder, ServerAddresses
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus
 from shared.errors import BusUnreachable, SettingsError
@@ -45,7 +45,7 @@ def start(server: NatsProcess, folder: AccessFolder) -> None:
     server.start()
 
 
-def settings(server: NatsProcess, member: Membership, tmp_path: Path) -> NatsSettings:
+def settings(server: NatsProcess, member: MemberCredentials, tmp_path: Path) -> NatsSettings:
     return nats_of(member, tmp_path, server.url.replace("nats://", "tls://"))
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.access.keys import new_seed, public_key
-from shared.access.membership import Membership, read_token
+from shared.access.membership import MemberCredentials, read_token
 from shared.errors import SettingsError
 
-MEMBER = Membership(
+MEMBER = MemberCredentials(
     role="worker", name="mac-1", servers=["tls://10.0.0.1:4222"], seed=new_seed(), authority="PEM"
 )
 

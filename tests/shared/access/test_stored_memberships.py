@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.access.keys import new_seed
-from shared.access.membership import Membership
+from shared.access.membership import MemberCredentials
 from shared.access.roles import ROLES, Role
 from shared.access.stored_memberships import (
     join,
@@ -21,8 +21,8 @@ from shared.settings import load_settings
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def member(role: Role, name: str = "mac-1", authority: str | None = "PEM") -> Membership:
-    return Membership(
+def member(role: Role, name: str = "mac-1", authority: str | None = "PEM") -> MemberCredentials:
+    return MemberCredentials(
         role=role, name=name, servers=["tls://a:4222"], seed=new_seed(), authority=authority
     )
 

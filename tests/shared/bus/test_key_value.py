@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.bus import Bus, Entry, KeyValueStore
+from shared.bus import Bus, KeyValueEntry, KeyValueStore
 from shared.errors import BusError, WriteConflict
 from tests.access.roles import as_tester
 from tests.processes import NatsProcess
@@ -21,10 +21,10 @@ async def test_what_is_put_is_there_and_nothing_was_before(store: KeyValueStore)
     assert await store.get("a.1") is None
     first = await store.put("a.1", b"one", after=0)
     other = await store.put("b", b"", after=0)
-    assert await store.get("a.1") == Entry(b"one", first)
-    assert await store.get("b") == Entry(b"", other)
+    assert await store.get("a.1") == KeyValueEntry(b"one", first)
+    assert await store.get("b") == KeyValueEntry(b"", other)
     second = await store.put("a.1", b"two", after=first)
-    assert await store.get("a.1") == Entry(b"two", second)
+    assert await store.get("a.1") == KeyValueEntry(b"two", second)
 
 
 async def test_who_did_not_see_the_last_one_is_refused(store: KeyValueStore, own_bus: Bus) -> None:
@@ -68,7 +68,7 @@ async def test_it_outlives_a_restart_of_the_server(
     await asyncio.wait_for(own_bus.wait_connected(), 20)
     for _ in range(50):  # JetStream begins a moment after its server
         try:
-            assert await store.get("a") == Entry(b"one", revision)
+            assert await store.get("a") == KeyValueEntry(b"one", revision)
             return
         except BusError:
             continue

@@ -10,7 +10,15 @@ import pytest
 
 from shared.bus import Bus
 from shared.ids import RequestId
-from shared.messages.stream import ChoiceOutput, Chunk, Done, Failed, StreamError, Timings, Usage
+from shared.messages.stream import (
+    ChoiceOutput,
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
+    Timings,
+    Usage,
+)
 from tests.processes import NatsProcess
 from tests.shared.cli.simulated_cluster import Ran, run
 from tests.shared.cli.terminal import Terminal
@@ -29,16 +37,16 @@ async def controller(own_bus: Bus) -> SimulatedController:
     return simulated
 
 
-def thought(request_id: RequestId, text: str) -> Chunk:
-    return Chunk(request_id, 0, MAC, ChoiceOutput(0, 0, [1], "", reasoning=text))
+def thought(request_id: RequestId, text: str) -> ChunkMessage:
+    return ChunkMessage(request_id, 0, MAC, ChoiceOutput(0, 0, [1], "", reasoning=text))
 
 
-def said(request_id: RequestId, text: str, **fields: Any) -> Done:
+def said(request_id: RequestId, text: str, **fields: Any) -> DoneMessage:
     """The end of an answer of two tokens, with its content; `fields` are the output's."""
     output = ChoiceOutput(0, 1, [2], text, **{"finish_reason": "stop", **fields})
     warnings = ("thinking cannot be turned off",)
     usage = Usage(1, 0, 2, 1)
-    return Done(request_id, 0, MAC, usage, Timings(1, 2, 3, 4), (output,), warnings=warnings)
+    return DoneMessage(request_id, 0, MAC, usage, Timings(1, 2, 3, 4), (output,), warnings=warnings)
 
 
 async def answered(
@@ -226,8 +234,8 @@ async def test_what_a_worker_says_of_the_schema_names_the_file(
     )
     request, request_id = await controller.next_request()
     param = "response_format.json_schema.schema.properties.a"
-    error = StreamError.of("invalid_request", f"{param}: `not` is not supported", param)
-    await controller.send(request, Failed(request_id, 0, MAC, error))
+    error = ErrorDetails.of("invalid_request", f"{param}: `not` is not supported", param)
+    await controller.send(request, FailedMessage(request_id, 0, MAC, error))
     ran = await running
     assert ran.status == 2
     assert f"--schema: {schema}: schema.properties.a: `not` is not supported" in ran.err
@@ -241,7 +249,7 @@ async def test_other_errors_stay_what_they_are(
         run("run", "--nats", server.url, "--schema", str(schema), "x", role="client")
     )
     request, request_id = await controller.next_request()
-    error = StreamError.of("engine_crashed", "the engine ended")
-    await controller.send(request, Failed(request_id, 0, MAC, error))
+    error = ErrorDetails.of("engine_crashed", "the engine ended")
+    await controller.send(request, FailedMessage(request_id, 0, MAC, error))
     ran = await running
     assert ran.status == 1 and "error: the engine ended" in ran.err

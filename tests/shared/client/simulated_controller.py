@@ -9,7 +9,14 @@ from shared.bus import Bus, IncomingMessage
 from shared.codec import encode
 from shared.ids import ControllerId, RequestId, WorkerId
 from shared.messages.control import RequestState, RequestStateName, ResendState, ResendStateName
-from shared.messages.stream import ChoiceOutput, Chunk, Done, StreamMessage, Timings, Usage
+from shared.messages.stream import (
+    ChoiceOutput,
+    ChunkMessage,
+    DoneMessage,
+    StreamMessage,
+    Timings,
+    Usage,
+)
 from shared.messages.stream import encode as encode_stream
 
 MAC = WorkerId("mac")
@@ -66,9 +73,13 @@ class SimulatedController:
 
 def chunk(
     request_id: RequestId, index: int, text: str, *token_ids: int, choice: int = 0, attempt: int = 0
-) -> Chunk:
-    return Chunk(request_id, attempt, MAC, ChoiceOutput(choice, index, list(token_ids), text))
+) -> ChunkMessage:
+    return ChunkMessage(
+        request_id, attempt, MAC, ChoiceOutput(choice, index, list(token_ids), text)
+    )
 
 
-def done(request_id: RequestId, *outputs: ChoiceOutput, tokens: int = 1, attempt: int = 0) -> Done:
-    return Done(request_id, attempt, MAC, Usage(1, 0, tokens), Timings(1, 2, 3, 4), outputs)
+def done(
+    request_id: RequestId, *outputs: ChoiceOutput, tokens: int = 1, attempt: int = 0
+) -> DoneMessage:
+    return DoneMessage(request_id, attempt, MAC, Usage(1, 0, tokens), Timings(1, 2, 3, 4), outputs)

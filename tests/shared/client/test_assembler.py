@@ -11,11 +11,11 @@ from shared.errors import StreamFailed
 from shared.ids import RequestId, WorkerId
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
-    Status,
-    StreamError,
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
+    StatusMessage,
     StreamMessage,
     Timings,
     Usage,
@@ -26,18 +26,18 @@ MAC = WorkerId("mac")
 OUTPUT = ChoiceOutput(0, 0, [], "")
 
 
-def chunk(index: int, *token_ids: int, attempt: int = 0, choice: int = 0) -> Chunk:
+def chunk(index: int, *token_ids: int, attempt: int = 0, choice: int = 0) -> ChunkMessage:
     text = "".join(f"<{token}>" for token in token_ids)
     output = ChoiceOutput(choice, index, list(token_ids), text)
-    return Chunk(ID, attempt, MAC, output)
+    return ChunkMessage(ID, attempt, MAC, output)
 
 
-def done(*outputs: ChoiceOutput, attempt: int = 0, tokens: int = 0) -> Done:
-    return Done(ID, attempt, MAC, Usage(1, 0, tokens), Timings(0, 0, 0, 0), outputs)
+def done(*outputs: ChoiceOutput, attempt: int = 0, tokens: int = 0) -> DoneMessage:
+    return DoneMessage(ID, attempt, MAC, Usage(1, 0, tokens), Timings(0, 0, 0, 0), outputs)
 
 
-def failed(code: str, attempt: int = 0) -> Failed:
-    return Failed(ID, attempt, MAC, StreamError(code, "it ended"))
+def failed(code: str, attempt: int = 0) -> FailedMessage:
+    return FailedMessage(ID, attempt, MAC, ErrorDetails(code, "it ended"))
 
 
 def tokens(assembler: Assembler, *messages: StreamMessage) -> list[int]:
@@ -47,14 +47,14 @@ def tokens(assembler: Assembler, *messages: StreamMessage) -> list[int]:
 def test_a_stream_goes_from_accepted_to_done() -> None:
     stream = Assembler(ID)
     assert not stream.received_any
-    stream.take(Status(ID, 0, None, "accepted", seed=7))
+    stream.take(StatusMessage(ID, 0, None, "accepted", seed=7))
     assert (stream.received_any, stream.status, stream.seed, stream.worker) == (
         True,
         "accepted",
         7,
         None,
     )
-    stream.take(Status(ID, 0, MAC, "loading", progress=0.5))
+    stream.take(StatusMessage(ID, 0, MAC, "loading", progress=0.5))
     assert (stream.status, stream.progress, stream.seed) == ("loading", 0.5, 7)
     assert tokens(stream, chunk(0, 1, 2)) == [1, 2]
     assert (stream.status, stream.progress, stream.worker, stream.done) == (
@@ -75,7 +75,7 @@ def test_a_chunk_that_overlaps_is_an_error_because_its_text_cannot_be_cut() -> N
 def test_the_text_of_a_repeated_chunk_without_tokens_is_dropped() -> None:
     stream = Assembler(ID)
     stream.take(chunk(0, 1))
-    last = Chunk(ID, 0, MAC, ChoiceOutput(0, 1, [], "held back", finish_reason="length"))
+    last = ChunkMessage(ID, 0, MAC, ChoiceOutput(0, 1, [], "held back", finish_reason="length"))
     assert [output.text for message in (last, last) for output in stream.take(message)] == [
         "held back"
     ]
@@ -107,10 +107,10 @@ def test_an_end_that_counts_more_tokens_than_came_waits_for_them() -> None:
     assert stream.done
 
 
-def said(choice: int, index: int, text: str = "", *token_ids: int) -> Chunk:
+def said(choice: int, index: int, text: str = "", *token_ids: int) -> ChunkMessage:
     """The last word of a choice."""
     output = ChoiceOutput(choice, index, list(token_ids), text, finish_reason="stop")
-    return Chunk(ID, 0, MAC, output)
+    return ChunkMessage(ID, 0, MAC, output)
 
 
 def test_an_end_before_the_last_word_of_another_choice_waits_for_it() -> None:
@@ -150,7 +150,7 @@ def test_who_ends_one_choice_before_the_others_need_not_know_all_that_came() -> 
     """The leader that fails one prompt of a list."""
     stream = Assembler(ID, choices=2)
     assert tokens(stream, chunk(0, 1), chunk(1, 2), chunk(3, 4)) == [1, 2]
-    failed_one = Chunk(ID, 1, None, replace(OUTPUT, finish_reason="error"))
+    failed_one = ChunkMessage(ID, 1, None, replace(OUTPUT, finish_reason="error"))
     (last,) = stream.take(failed_one)
     assert (last.choice, last.index, last.finish_reason) == (0, 2, "error")
     (other,) = stream.take(done(replace(OUTPUT, choice=1, finish_reason="stop"), attempt=1))
@@ -209,7 +209,7 @@ def test_a_higher_attempt_that_starts_again_gives_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "late", [chunk(0, 1), done(), failed("worker_lost"), Status(ID, 0, MAC, "queued")]
+    "late", [chunk(0, 1), done(), failed("worker_lost"), StatusMessage(ID, 0, MAC, "queued")]
 )
 def test_nothing_counts_after_the_end(late: StreamMessage) -> None:
     stream = Assembler(ID)

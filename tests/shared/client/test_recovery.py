@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from shared.client.recovery import Recovery, RecoveryInputs, Step
+from shared.client.recovery import RecoveryInputs, Step, StreamRecovery
 from shared.errors import StreamFailed, StreamSilent, Unavailable
 from shared.messages.control import RequestStateName, ResendStateName
 
@@ -23,7 +23,7 @@ class Simulated:
     def __init__(self, situation: RecoveryInputs = _CALM) -> None:
         self.now = _START
         self.situation = situation
-        self.recovery = Recovery(self.now, 1)
+        self.recovery = StreamRecovery(self.now, 1)
         self.asked: list[tuple[float, Step]] = []
         self.answers: dict[Step, Callable[[], None]] = {}
         """What happens at once when something is asked."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.client.recovery import Recovery, RecoveryInputs, Step
+from shared.client.recovery import RecoveryInputs, Step, StreamRecovery
 from shared.errors import StreamFailed, Unavailable
 from shared.messages.control import RequestStateName, ResendStateName
 
@@ -52,7 +52,7 @@ _WORLDS = st.builds(
 )
 
 
-def _answer(recovery: Recovery, world: World, step: Step, now: float) -> bool:
+def _answer(recovery: StreamRecovery, world: World, step: Step, now: float) -> bool:
     """Whether there is one."""
     if step in ("publish", "resume") and world.infer is not None:
         (recovery.on_message if world.infer else recovery.on_no_controller)(now)
@@ -68,7 +68,7 @@ def _answer(recovery: Recovery, world: World, step: Step, now: float) -> bool:
     return True
 
 
-def _live(recovery: Recovery, world: World, now: float) -> tuple[float, list[float]]:
+def _live(recovery: StreamRecovery, world: World, now: float) -> tuple[float, list[float]]:
     """One world from its begin to its end: the time then, and when something was asked.
 
     Raises: as `next_step` does.
@@ -92,7 +92,7 @@ def _live(recovery: Recovery, world: World, now: float) -> tuple[float, list[flo
 @given(st.lists(_WORLDS, min_size=2, max_size=8))
 def test_never_more_than_a_few_questions_are_asked_within_a_second(worlds: list[World]) -> None:
     now = 100.0
-    recovery = Recovery(now, 1)
+    recovery = StreamRecovery(now, 1)
     asked: list[float] = []
     try:
         for world in worlds:
@@ -107,7 +107,7 @@ def test_never_more_than_a_few_questions_are_asked_within_a_second(worlds: list[
 @given(st.lists(_WORLDS, max_size=5), _WORLDS)
 def test_where_nothing_comes_any_more_it_ends(worlds: list[World], last: World) -> None:
     now = 100.0
-    recovery = Recovery(now, 1)
+    recovery = StreamRecovery(now, 1)
     try:
         for world in worlds:
             now, _ = _live(recovery, world, now)

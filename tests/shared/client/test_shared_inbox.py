@@ -12,7 +12,13 @@ from shared.client import Cluster, RecoveryTimes, connect
 from shared.client.inboxes import SharedInbox
 from shared.errors import StreamFailed, Unavailable
 from shared.ids import ClientName, RequestId
-from shared.messages.stream import Failed, Status, StreamError, StreamMessage, encode_multiplexed
+from shared.messages.stream import (
+    ErrorDetails,
+    FailedMessage,
+    StatusMessage,
+    StreamMessage,
+    encode_multiplexed,
+)
 from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client
 from tests.shared.client.simulated_controller import MAC, SimulatedController, chunk, done
@@ -69,7 +75,7 @@ async def test_the_bad_end_of_one_is_not_that_of_the_others(
     requests = await _three(controller)
     bad = requests[1][1]
     messages: list[StreamMessage] = [
-        Failed(request_id, 0, MAC, StreamError.of("queue_full", "full"))
+        FailedMessage(request_id, 0, MAC, ErrorDetails.of("queue_full", "full"))
         if request_id == bad
         else done(request_id, tokens=0)
         for _, request_id in requests
@@ -125,7 +131,7 @@ async def test_that_nobody_takes_requests_is_told_to_those_who_were_not_heard(
     await controller.open()
     heard = asyncio.create_task(cluster.generate(prompt=[1], timeout_ms=60_000))
     request, heard_id = await controller.next_request()
-    await controller.send(request, Status(heard_id, 0, MAC, "running"))
+    await controller.send(request, StatusMessage(heard_id, 0, MAC, "running"))
     await controller_bus.flush()
     await controller_bus.close()
     with pytest.raises(Unavailable) as caught:
@@ -146,7 +152,7 @@ async def test_strangers_and_nonsense_do_no_harm(
     for subject in (request.reply, f"{prefix}.x", f"{prefix}.1.state", f"{prefix}.9.resent"):
         for payload in (b"", b"nonsense", b'{"messages": [{}]}', b'{"messages": 5}'):
             await bus.publish(subject, payload)
-    nameless = Failed(None, 0, None, StreamError.of("invalid_request", "whose?"))
+    nameless = FailedMessage(None, 0, None, ErrorDetails.of("invalid_request", "whose?"))
     await controller.send(request, nameless, chunk(RequestId("other"), 0, "no", 5))
     await controller.send(request, chunk(request_id, 0, "a", 1), done(request_id))
     assert (await answer).text == "a"

@@ -12,10 +12,10 @@ from shared.errors import InvalidRequest, StreamFailed, Unavailable
 from shared.ids import RequestId
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Failed,
-    Status,
-    StreamError,
+    ChunkMessage,
+    ErrorDetails,
+    FailedMessage,
+    StatusMessage,
     StreamMessage,
     encode_multiplexed,
 )
@@ -34,11 +34,11 @@ async def test_an_answer_is_put_together(cluster: Cluster, controller: Simulated
     assert (body["seed"], body["n"]) == (5, 2)
     await controller.send(
         request,
-        Status(request_id, 0, None, "accepted", seed=5),
+        StatusMessage(request_id, 0, None, "accepted", seed=5),
         chunk(request_id, 0, "On", 1),
         chunk(request_id, 0, "Two", 7, choice=1),
         chunk(request_id, 1, "e", 2),
-        Chunk(request_id, 0, MAC, ChoiceOutput(1, 1, [], "", finish_reason="stop")),
+        ChunkMessage(request_id, 0, MAC, ChoiceOutput(1, 1, [], "", finish_reason="stop")),
         done(request_id, ChoiceOutput(0, 2, [], "!", finish_reason="stop"), tokens=3),
     )
     answer = await asyncio.wait_for(answering, 10)
@@ -70,10 +70,10 @@ async def test_tokens_that_come_with_a_bad_end_in_one_message_come_before_it(
     stream = cluster.stream("hello")
     reading = asyncio.ensure_future(anext(aiter(stream)))
     request, request_id = await controller.next_request()
-    error = StreamError.of("engine_crashed", "the engine ended")
+    error = ErrorDetails.of("engine_crashed", "the engine ended")
     together: list[StreamMessage] = [
         chunk(request_id, 0, "hi", 1),
-        Failed(request_id, 0, MAC, error),
+        FailedMessage(request_id, 0, MAC, error),
     ]
     await bus.publish(request.reply, encode_multiplexed(together))
     assert (await asyncio.wait_for(reading, 10)).text == "hi"
@@ -143,14 +143,14 @@ async def test_a_stream_tells_reasoning_and_calls_while_it_comes_and_as_a_whole(
     first = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
     more = {"index": 0, "function": {"arguments": "}"}}
     thought = ChoiceOutput(0, 0, [1], "", reasoning="Hm.")
-    await controller.send(request, Chunk(request_id, 0, MAC, thought))
+    await controller.send(request, ChunkMessage(request_id, 0, MAC, thought))
     chunk = await asyncio.wait_for(reading, 10)
     assert (chunk.reasoning, chunk.text, chunk.tool_calls) == ("Hm.", "", None)
     assert (stream.reasoning, stream.finish_reason) == ("Hm.", None)
     called = ChoiceOutput(0, 1, [2], "", tool_calls=[first])
     end = ChoiceOutput(0, 2, [3], "", finish_reason="tool_calls", tool_calls=[more])
     ended = replace(done(request_id, end, tokens=3), warnings=("a warning",))
-    await controller.send(request, Chunk(request_id, 0, MAC, called), ended)
+    await controller.send(request, ChunkMessage(request_id, 0, MAC, called), ended)
     pieces = [chunk.tool_calls async for chunk in stream]
     assert pieces == [[first], [more]]
     whole = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -8,7 +8,7 @@ from shared.client.inboxes import StreamDelivery
 from shared.client.stream_buffer import StreamBuffer
 from shared.errors import StreamFailed
 from shared.ids import RequestId
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ _LONG_S = 60.0
 
 
 def message(number: int, size: int = 0) -> StreamDelivery:
-    return StreamDelivery([Status(RequestId("x"), number, None, "queued")], size)
+    return StreamDelivery([StatusMessage(RequestId("x"), number, None, "queued")], size)
 
 
 def number(read: StreamDelivery | None) -> int | None:

@@ -14,7 +14,7 @@ from shared.bus import IncomingMessage
 from shared.client import Cluster, Completion
 from shared.errors import StreamFailed, StreamSilent
 from shared.ids import WorkerId
-from shared.messages.stream import ChoiceOutput, Failed, Status, StreamError
+from shared.messages.stream import ChoiceOutput, ErrorDetails, FailedMessage, StatusMessage
 from tests.shared.client.conftest import QUICK
 from tests.shared.client.simulated_controller import MAC, WAIT_S, SimulatedController, chunk, done
 
@@ -32,7 +32,10 @@ def reconnect(cluster: Cluster) -> None:
 
 @asynccontextmanager
 async def keeping_alive(
-    controller: SimulatedController, request: IncomingMessage, status: Status, every_s: float = 0.2
+    controller: SimulatedController,
+    request: IncomingMessage,
+    status: StatusMessage,
+    every_s: float = 0.2,
 ) -> AsyncIterator[None]:
     """Meanwhile the stream hears this again and again."""
 
@@ -57,7 +60,7 @@ async def test_a_gap_is_repaired_by_the_worker_from_the_first_index_that_is_miss
     request, request_id = await controller.next_request()
     await controller.send(
         request,
-        Status(request_id, 0, None, "accepted", seed=5),
+        StatusMessage(request_id, 0, None, "accepted", seed=5),
         chunk(request_id, 0, "a", 1),
         chunk(request_id, 3, "d", 4),
     )
@@ -84,14 +87,16 @@ async def test_a_stream_whose_leader_and_worker_end_together_goes_on_from_what_c
     request, request_id = await controller.next_request()
     ghost = replace(chunk(request_id, 0, "añ", 1, 2, attempt=2), worker=WorkerId("ghost"))
     late = replace(chunk(request_id, 4, "late", 9, attempt=2), worker=WorkerId("ghost"))
-    await controller.send(request, Status(request_id, 0, None, "accepted", seed=5), ghost, late)
+    await controller.send(
+        request, StatusMessage(request_id, 0, None, "accepted", seed=5), ghost, late
+    )
     again, same_id = await controller.next_request()
     first, second = orjson.loads(request.payload), orjson.loads(again.payload)
     assert same_id == request_id and first["seed"] == 5
     assert second == {**first, "resume": {"token_ids": [1, 2], "text_sent": 2}}
     await controller.send(
         again,
-        Status(request_id, 1001, MAC, "accepted", seed=5),
+        StatusMessage(request_id, 1001, MAC, "accepted", seed=5),
         chunk(request_id, 2, "c", 3, attempt=1001),
         done(
             request_id,
@@ -143,7 +148,7 @@ async def test_a_lost_end_is_had_from_the_worker_that_the_controller_names(
 ) -> None:
     answering = asyncio.create_task(cluster.generate("hello"))
     request, request_id = await controller.next_request()
-    await controller.send(request, Status(request_id, 0, None, "accepted", seed=5))
+    await controller.send(request, StatusMessage(request_id, 0, None, "accepted", seed=5))
     question = await controller.next_question()  # after a silence
     assert question.subject == "mlx.request.ada.status"
     assert orjson.loads(question.payload) == {"request_id": request_id}
@@ -161,13 +166,13 @@ async def test_an_end_of_the_controllers_own_that_was_lost_is_had_by_publishing_
 ) -> None:
     answering = asyncio.create_task(cluster.generate("hello"))
     request, request_id = await controller.next_request()
-    await controller.send(request, Status(request_id, 0, None, "queued"))
+    await controller.send(request, StatusMessage(request_id, 0, None, "queued"))
     reconnect(cluster)
     await controller.tell_state(await controller.next_question(), "failed")
     again, _ = await controller.next_request()
     assert (again.payload, again.reply) == (request.payload, request.reply)
-    error = StreamError.of("no_worker", "nobody is there")
-    await controller.send(again, Failed(request_id, 0, None, error))
+    error = ErrorDetails.of("no_worker", "nobody is there")
+    await controller.send(again, FailedMessage(request_id, 0, None, error))
     with pytest.raises(StreamFailed) as caught:
         await ended(answering)
     assert caught.value.code == "no_worker"
@@ -182,7 +187,7 @@ async def test_a_worker_that_is_gone_is_asked_after_at_the_controllers(
     reconnect(cluster)
     gone = WorkerId("gone")
     await controller.tell_state(await controller.next_question(), "running", gone)
-    runs = Status(request_id, 0, None, "running")
+    runs = StatusMessage(request_id, 0, None, "running")
     async with keeping_alive(controller, request, runs):  # so it is not the silence that asks
         await controller.tell_state(await controller.next_question(), "running", MAC)
         resend = await controller.next_resend()
@@ -229,7 +234,7 @@ async def test_what_had_not_begun_is_published_as_it_was_where_nobody_has_it(
 ) -> None:
     answering = asyncio.create_task(cluster.generate("hello"))
     request, request_id = await controller.next_request()
-    await controller.send(request, Status(request_id, 1, MAC, "accepted", seed=5))
+    await controller.send(request, StatusMessage(request_id, 1, MAC, "accepted", seed=5))
     reconnect(cluster)
     await controller.tell_state(await controller.next_question(), "unknown")
     again, _ = await controller.next_request()
@@ -274,7 +279,7 @@ async def test_an_attempt_that_does_not_count_is_no_sign_of_life(
     answering = asyncio.create_task(cluster.generate("hello"))
     request, request_id = await controller.next_request()
     await controller.send(request, chunk(request_id, 0, "a", 1, attempt=1))
-    old = Status(request_id, 0, None, "running")
+    old = StatusMessage(request_id, 0, None, "running")
     async with keeping_alive(controller, request, old, every_s=QUICK.silence_s / 4):
         with pytest.raises(StreamSilent):
             await ended(answering)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared.client import Cluster, Completion
-from shared.messages.stream import Status
+from shared.messages.stream import StatusMessage
 from tests.shared.client.conftest import QUICK
 from tests.shared.client.simulated_controller import MAC, SimulatedController, chunk, done
 
@@ -48,7 +48,7 @@ async def test_a_turn_is_asked_when_a_worker_has_the_one_before(
     asking.ask("one")
     first, first_id = await controller.next_request()
     asking.ask("two")
-    await controller.send(first, Status(first_id, 0, None, "accepted", seed=5))
+    await controller.send(first, StatusMessage(first_id, 0, None, "accepted", seed=5))
     await asyncio.sleep(_LONG_S)
     assert controller.requests.empty()
     await controller.send(first, chunk(first_id, 0, "On", 1))
@@ -124,6 +124,6 @@ async def test_who_waits_for_its_turn_says_so_as_often_as_is_wanted(
         updates = second.updates(at_least_every_s=0.1)
         assert [await anext(updates) for _ in range(3)] == [[], [], []]
         assert controller.requests.empty()
-        await controller.send(request, Status(request_id, 0, MAC, "queued"))
+        await controller.send(request, StatusMessage(request_id, 0, MAC, "queued"))
         while controller.requests.empty():
             assert await anext(updates) == []

@@ -12,13 +12,13 @@ from shared.errors import DecodeError, StreamFailed
 from shared.ids import RequestId, WorkerId
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
+    ChunkMessage,
+    DoneMessage,
+    ErrorDetails,
+    FailedMessage,
     FinishReason,
-    Status,
+    StatusMessage,
     StatusName,
-    StreamError,
     StreamMessage,
     Timings,
     Usage,
@@ -34,7 +34,7 @@ ids = st.from_regex(r"[!-~]{1,20}", fullmatch=True).map(RequestId)
 workers = st.none() | st.from_regex(r"[a-z0-9-]{1,9}", fullmatch=True).map(WorkerId)
 entries = st.fixed_dictionaries({"token_id": counts, "token": st.text(), "logprob": floats})
 errors = st.builds(
-    StreamError,
+    ErrorDetails,
     code=st.text(),
     message=st.text(),
     param=st.none() | st.text(),
@@ -55,17 +55,17 @@ outputs = st.builds(
 )
 messages: st.SearchStrategy[StreamMessage] = st.one_of(
     st.builds(
-        Status, ids, counts, workers, st.sampled_from(get_args(StatusName)),
+        StatusMessage, ids, counts, workers, st.sampled_from(get_args(StatusName)),
         st.none() | st.floats(0, 1), st.none() | counts, st.none() | st.text(),
     ),
-    st.builds(Chunk, ids, counts, workers, outputs),
+    st.builds(ChunkMessage, ids, counts, workers, outputs),
     st.builds(
-        Done, ids, counts, workers,
+        DoneMessage, ids, counts, workers,
         st.builds(Usage, counts, counts, counts),
         st.builds(Timings, floats, floats, floats, floats),
         st.lists(outputs, max_size=3).map(tuple),
     ),
-    st.builds(Failed, st.none() | ids, counts, workers, errors),
+    st.builds(FailedMessage, st.none() | ids, counts, workers, errors),
 )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_multiplexed_messages_come_back_in_their_order(batch: list[StreamMessage
 def test_every_message_names_its_request_attempt_and_worker(message: StreamMessage) -> None:
     body = to_dict(message)
     assert {"request_id", "attempt", "worker"} <= set(body)
-    assert body.get("done", False) is isinstance(message, Done | Failed)
+    assert body.get("done", False) is isinstance(message, DoneMessage | FailedMessage)
 
 
 ORIGIN = {"request_id": "r", "attempt": 0, "worker": "w"}
@@ -142,7 +142,7 @@ def test_what_lacks_a_field_or_has_one_of_another_type_is_a_decode_error(
 
 
 def test_the_error_of_a_stream_becomes_an_exception_with_its_fields() -> None:
-    error = StreamError("code_of_a_newer_version", "so it is", "prompt", True, 250).to_exception()
+    error = ErrorDetails("code_of_a_newer_version", "so it is", "prompt", True, 250).to_exception()
     assert isinstance(error, StreamFailed)
     assert (error.code, error.message) == ("code_of_a_newer_version", "so it is")
     assert (error.param, error.retryable, error.retry_after_ms) == ("prompt", True, 250)

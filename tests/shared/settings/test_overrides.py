@@ -8,10 +8,10 @@ import pytest
 from shared.errors import SettingsError
 from shared.settings import load_settings
 from shared.settings.load import read_text
-from shared.settings.overrides import Machine
+from shared.settings.overrides import WorkerProperties
 from shared.settings.tree import WorkerSelector
 
-MAC = Machine("mac-1", {"room": "attic", "desk": "3"}, "Apple M2 Ultra", 64_000_000_000)
+MAC = WorkerProperties("mac-1", {"room": "attic", "desk": "3"}, "Apple M2 Ultra", 64_000_000_000)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_the_last_one_that_fits_wins_and_the_rest_stays() -> None:
     of_mac = read_text(TEXT, "it", MAC)
     assert of_mac.worker.drain_timeout_ms == 3 and of_mac.logging.level == "debug"
     assert (of_mac.worker.kv_cache.enabled, of_mac.worker.kv_cache.memory_mb) == (False, 100)
-    in_attic = read_text(TEXT, "it", Machine("mac-2", {"room": "attic"}))
+    in_attic = read_text(TEXT, "it", WorkerProperties("mac-2", {"room": "attic"}))
     assert in_attic.worker.drain_timeout_ms == 2 and in_attic.logging.level == "info"
-    other = read_text(TEXT, "it", Machine("mac-3"))
+    other = read_text(TEXT, "it", WorkerProperties("mac-3"))
     assert other.worker.drain_timeout_ms == 1 and other.worker.kv_cache.enabled
 
 
@@ -76,7 +76,7 @@ def test_the_machine_is_asked_with_its_own_settings(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(TEXT + "  - match: {labels: {a: b}}\n    worker: {drain_timeout_ms: 9}\n")
     flags = {"worker": {"labels": {"a": "b"}}}
-    settings = load_settings(file, flags, machine=lambda s: Machine("w", s.worker.labels))
+    settings = load_settings(file, flags, machine=lambda s: WorkerProperties("w", s.worker.labels))
     assert settings.worker.drain_timeout_ms == 9
 
 

@@ -9,7 +9,7 @@ from shared.ids import WorkerId
 from shared.settings import ClusterSettings
 from shared.settings.load import read_text
 from shared.settings.rolled_out import RolledOutVersion
-from worker.agent.configuration import Configuration
+from worker.agent.configuration import RolledOutConfiguration
 
 SERVERS = ["nats://a:1", "nats://b:1"]
 GOOD = RolledOutVersion(3, "worker: {drain_timeout_ms: 3}")
@@ -28,15 +28,15 @@ def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
     return read_text(rolled_out.text if rolled_out else "{}", "it")
 
 
-def started() -> Configuration:
+def started() -> RolledOutConfiguration:
     """As after a start of the worker."""
-    configuration = Configuration(WorkerId("w"), SERVERS, load)
+    configuration = RolledOutConfiguration(WorkerId("w"), SERVERS, load)
     configuration.begin()
     return configuration
 
 
 def drain_timeout_ms() -> int:
-    return Configuration(WorkerId("w"), SERVERS, load).begin().worker.drain_timeout_ms
+    return RolledOutConfiguration(WorkerId("w"), SERVERS, load).begin().worker.drain_timeout_ms
 
 
 def test_at_first_it_is_the_machines_own_file() -> None:
@@ -59,9 +59,9 @@ def test_what_was_taken_is_there_after_a_restart() -> None:
 
 def test_each_worker_of_a_machine_has_its_own_in_each_cluster() -> None:
     started().switch(GOOD)
-    assert Configuration(WorkerId("w"), SERVERS[::-1], load).version == 3
-    assert Configuration(WorkerId("w"), SERVERS[:1], load).version == 0
-    assert Configuration(WorkerId("other"), SERVERS, load).version == 0
+    assert RolledOutConfiguration(WorkerId("w"), SERVERS[::-1], load).version == 3
+    assert RolledOutConfiguration(WorkerId("w"), SERVERS[:1], load).version == 0
+    assert RolledOutConfiguration(WorkerId("other"), SERVERS, load).version == 0
 
 
 def test_a_version_that_ends_the_worker_twice_is_left_for_the_one_before() -> None:
@@ -99,7 +99,7 @@ def test_a_wrong_file_of_the_machine_is_an_error() -> None:
         raise SettingsError("wrong")
 
     with pytest.raises(SettingsError):
-        Configuration(WorkerId("w"), SERVERS, wrong).begin()
+        RolledOutConfiguration(WorkerId("w"), SERVERS, wrong).begin()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"current": 1}', b"\xff"])

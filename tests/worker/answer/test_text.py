@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from worker.answer.answer import Answer
+from worker.answer.answer import AnswerDecoder
 from worker.answer.format import PlainParser
 from worker.answer.sent import DeliveredLengths
 from worker.answer.text import REPLACEMENT, Decode, Detokenizer, StopScanner
@@ -241,8 +241,8 @@ def test_a_stop_string_inside_another_stops_alike_whatever_the_pieces() -> None:
 
 def _answer(
     decode: Decode, stops: Sequence[str], resumed_ids: Sequence[int] = (), text_sent: int = 0
-) -> Answer:
-    answer = Answer(decode, [], PlainParser(), {}, stops, sent=DeliveredLengths(text_sent))
+) -> AnswerDecoder:
+    answer = AnswerDecoder(decode, [], PlainParser(), {}, stops, sent=DeliveredLengths(text_sent))
     answer.resume(resumed_ids)
     return answer
 

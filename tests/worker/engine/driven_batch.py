@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shared.ids import ModelId
-from worker.engine.batch import Batch
+from worker.engine.batch import ModelBatch
 from worker.engine.decoding import DecodeGroup, SampledTokens
-from worker.engine.kv_memory import KVMemory
+from worker.engine.kv_memory import KVBlockStore
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PrefillProgress
 from worker.engine.prefill_speed import PrefillCost
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
-from worker.engine.tokens import Token
+from worker.engine.tokens import GeneratedToken
 
 TOKEN_S = 0.001
 ENOUGH_S = 1e6
@@ -55,7 +55,7 @@ class DrivenBatch:
         max_size: int = 8,
         max_chunk_tokens: int = 64,
         budget_bytes: int = 2**40,
-        kv_memory: KVMemory | None = None,
+        kv_memory: KVBlockStore | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """Without a `kv_memory` nothing is kept; without a `clock` every step takes as
@@ -64,7 +64,7 @@ class DrivenBatch:
             budget_bytes, kv_memory.limit if kv_memory else lambda _: None
         )
         kept = PrefixCache(kv_memory, model.layout, model.fingerprint) if kv_memory else None
-        self.batch = Batch(
+        self.batch = ModelBatch(
             model,
             self.accounting,
             max_size=max_size,
@@ -74,7 +74,7 @@ class DrivenBatch:
         )
         self._clock = clock
         self.restored: dict[int, int] = {}
-        self.tokens: dict[int, list[Token]] = defaultdict(list)
+        self.tokens: dict[int, list[GeneratedToken]] = defaultdict(list)
         self.progress: list[PrefillProgress] = []
         self.preempted: list[int] = []
         self._ahead: SampledTokens | None = None
@@ -188,7 +188,7 @@ class DrivenBatch:
             self._take(first)
             self.batch.retire()
 
-    def _take(self, tokens: Sequence[Token]) -> None:
+    def _take(self, tokens: Sequence[GeneratedToken]) -> None:
         for token in tokens:
             if token.sequence in self._removed:
                 continue
@@ -205,7 +205,7 @@ class DrivenBatch:
             assert max(group.lengths) <= group.cache.width
 
 
-def tokens_alone(model: LoadedModel, prepared: PreparedSequence) -> list[Token]:
+def tokens_alone(model: LoadedModel, prepared: PreparedSequence) -> list[GeneratedToken]:
     """What a sequence gets when it is the only one."""
     single = DrivenBatch(model)
     single.add(prepared)
@@ -213,5 +213,5 @@ def tokens_alone(model: LoadedModel, prepared: PreparedSequence) -> list[Token]:
     return single.tokens[prepared.order.sequence]
 
 
-def ids_of(tokens: Sequence[Token]) -> list[int | None]:
+def ids_of(tokens: Sequence[GeneratedToken]) -> list[int | None]:
     return [token.token_id for token in tokens]

@@ -4,7 +4,7 @@ import queue
 from pathlib import Path
 
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, tokens_alone
-from worker.engine.kv_memory import KVMemory, PrefixCacheConfig
+from worker.engine.kv_memory import KVBlockStore, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefetchedPrompts
 from worker.engine.prompt import PreparedSequence
@@ -49,7 +49,7 @@ class KeptTexts:
 
     def _start(self) -> None:
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        self.memory = KVMemory(self._settings, self._results.put)
+        self.memory = KVBlockStore(self._settings, self._results.put)
         self.memory.start()
         self.batch = DrivenBatch(
             self._model,

@@ -18,11 +18,11 @@ from worker.link.facts import (
     Fact,
     ModelFailed,
     ModelLoaded,
-    Output,
+    SequenceOutput,
     SequenceRejected,
     StepCompleted,
 )
-from worker.link.orders import Cancel, LoadModel, Order, Stop, Submit
+from worker.link.orders import CancelSequence, LoadModel, Order, Stop, SubmitSequence
 
 TINY = ModelId("tiny")
 _LIMIT_S = 60
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Answer:
     """A sequence from its first output to its last."""
 
-    outputs: list[Output]
+    outputs: list[SequenceOutput]
 
     @property
     def token_ids(self) -> list[int]:
@@ -140,7 +140,7 @@ class RunningEngine:
         self.give(order)
         return order.sequence
 
-    def order(self, text: str | None = "Hello", **fields: Any) -> Submit:
+    def order(self, text: str | None = "Hello", **fields: Any) -> SubmitSequence:
         defaults: dict[str, Any] = {
             "model": TINY,
             "messages": None,
@@ -150,10 +150,10 @@ class RunningEngine:
             "stop_token_ids": [],
             "sampling": GREEDY,
         }
-        return Submit(sequence=next(self._numbers), text=text, **{**defaults, **fields})
+        return SubmitSequence(sequence=next(self._numbers), text=text, **{**defaults, **fields})
 
     def cancel(self, sequence: int) -> None:
-        self.give(Cancel(sequence))
+        self.give(CancelSequence(sequence))
 
     def answer(self, sequence: int) -> Answer:
         """The whole sequence, once it has ended."""
@@ -202,7 +202,7 @@ class RunningEngine:
                 act()
 
 
-def outputs_of(facts: list[Fact], sequence: int) -> list[Output]:
+def outputs_of(facts: list[Fact], sequence: int) -> list[SequenceOutput]:
     steps = (fact for fact in facts if isinstance(fact, StepCompleted))
     return [output for step in steps for output in step.outputs if output.sequence == sequence]
 

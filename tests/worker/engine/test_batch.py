@@ -20,7 +20,7 @@ from worker.engine.batch_cache import BatchCache
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PrefillProgress
 from worker.engine.prompt import PreparedSequence
-from worker.engine.tokens import Token
+from worker.engine.tokens import GeneratedToken
 from worker.link.orders import Sampling
 
 MakeBatch = Callable[..., DrivenBatch]
@@ -329,7 +329,7 @@ def test_a_resumed_sequence_generates_only_what_is_left(
     batch = make_batch()
     batch.add(prepared(1, ids, max_tokens=8, resumed_ids=whole[:7]))
     batch.finish()
-    assert batch.tokens == {1: [Token(1, whole[7], "length")]}
+    assert batch.tokens == {1: [GeneratedToken(1, whole[7], "length")]}
     assert network.shapes == [(1, 13)]
 
 

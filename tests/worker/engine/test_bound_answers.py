@@ -15,7 +15,7 @@ from tests import tiers
 from tests.worker.engine.running_engine import Answer, RunningEngine
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.grammar import compiler
-from worker.link.orders import Submit, ToolCallingOptions
+from worker.link.orders import SubmitSequence, ToolCallingOptions
 
 DEMO = ModelId("demo")
 _CITY = {
@@ -43,7 +43,7 @@ def engine(demo_folder: Path, request: pytest.FixtureRequest) -> Iterator[Runnin
     engine.stop()
 
 
-def order(engine: RunningEngine, question: str, **fields: Any) -> Submit:
+def order(engine: RunningEngine, question: str, **fields: Any) -> SubmitSequence:
     messages = [{"role": "user", "content": question}]
     return engine.order(None, model=DEMO, messages=messages, **{"max_tokens": 60, **fields})
 
@@ -142,7 +142,7 @@ def _bound(number: int) -> dict[str, Any]:
 def test_who_is_served_beside_it_changes_no_answer(
     engine: RunningEngine, temperature: float
 ) -> None:
-    def orders() -> list[Submit]:
+    def orders() -> list[SubmitSequence]:
         return [
             order(
                 engine,

@@ -11,10 +11,10 @@ _FACTS = 20_000
 """Several times what the socket buffers."""
 _ENGINE = """
 import socket, sys
-from worker.engine.channel import Channel
+from worker.engine.channel import AgentConnection
 from worker.link.facts import PrefillAdvanced
 
-channel = Channel(socket.socket(fileno=int(sys.argv[1])), lambda order: None)
+channel = AgentConnection(socket.socket(fileno=int(sys.argv[1])), lambda order: None)
 channel.start()
 for number in range(int(sys.argv[2])):
     channel.send(PrefillAdvanced(number, 1, 2))

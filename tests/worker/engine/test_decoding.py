@@ -21,7 +21,7 @@ from worker.engine.caches import evaluate
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PendingPrefill
-from worker.engine.tokens import Token
+from worker.engine.tokens import GeneratedToken
 from worker.link.orders import Sampling
 
 
@@ -61,7 +61,7 @@ def _retire(group: DecodeGroup) -> None:
     group.drop([row for row in group.rows if row.finished or row.left == 0])
 
 
-def _steps(group: DecodeGroup, count: int) -> list[Token]:
+def _steps(group: DecodeGroup, count: int) -> list[GeneratedToken]:
     """So many steps, each read at once."""
     tokens = []
     for _ in range(count):
@@ -72,10 +72,10 @@ def _steps(group: DecodeGroup, count: int) -> list[Token]:
     return tokens
 
 
-def _finish(group: DecodeGroup) -> dict[int, list[Token]]:
+def _finish(group: DecodeGroup) -> dict[int, list[GeneratedToken]]:
     """All tokens that are still to come, by their sequence; each step is read when the device
     has the next one to do."""
-    tokens: dict[int, list[Token]] = defaultdict(list)
+    tokens: dict[int, list[GeneratedToken]] = defaultdict(list)
     ahead = None
     while group.rows or ahead:
         drawn = None
@@ -120,8 +120,8 @@ def test_a_step_is_asked_for_without_waiting_and_read_later(
     assert first.has_fresh
     assert not second.has_fresh
     whole = greedy_alone(network, ids, 2)
-    assert first.read() == [Token(1, whole[0], None)]
-    assert second.read() == [Token(1, whole[1], None)]
+    assert first.read() == [GeneratedToken(1, whole[0], None)]
+    assert second.read() == [GeneratedToken(1, whole[1], None)]
     assert group.lengths == [5]
 
 
@@ -177,8 +177,8 @@ def test_an_end_token_ends_its_row_alone_unseen_and_after_one_pass_in_vain(
     group = _group(model, [_row(i, ids, left=7, ends=ends[i]) for i in ends])
     tokens = _finish(group)
     assert tokens[2] == [
-        *(Token(2, token, None) for token in whole[:3]),
-        Token(2, None, "stop", end_id=whole[3]),
+        *(GeneratedToken(2, token, None) for token in whole[:3]),
+        GeneratedToken(2, None, "stop", end_id=whole[3]),
     ]
     assert ids_of(tokens[1]) == ids_of(tokens[3]) == whole
     assert network.shapes == [(3, 1)] * 5 + [(2, 1)] * 2
@@ -191,7 +191,7 @@ def test_an_end_token_at_the_last_place_ends_with_stop(
     whole = greedy_alone(network, ids, 4)
     assert whole[3] not in whole[:3]
     group = _group(model, [_row(1, ids, left=4, ends=[whole[3]])])
-    assert _finish(group)[1][-1] == Token(1, None, "stop", end_id=whole[3])
+    assert _finish(group)[1][-1] == GeneratedToken(1, None, "stop", end_id=whole[3])
     assert network.shapes == [(1, 1)] * 4
 
 

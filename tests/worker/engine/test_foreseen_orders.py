@@ -12,7 +12,13 @@ from tests.worker.engine.running_engine import TINY, RunningEngine, running_engi
 from tests.worker.engine.watched_network import random_ids
 from worker.engine.kv_memory import PrefixCacheConfig
 from worker.link.facts import EngineMeasured, Fact, PrefixCacheMeasurements, SequenceRejected
-from worker.link.orders import CancelPrefixPrefetch, LimitKVCaches, Prefetch, Submit, UnloadModel
+from worker.link.orders import (
+    CancelPrefixPrefetch,
+    LimitKVCaches,
+    PrefetchPrefix,
+    SubmitSequence,
+    UnloadModel,
+)
 
 _PROMPT = random_ids(180, 5)
 _BLOCK = 16
@@ -50,9 +56,9 @@ def _now(engine: RunningEngine) -> PrefixCacheMeasurements:
     return _until(engine, lambda _: True, seen)
 
 
-def _foresee(engine: RunningEngine) -> Submit:
+def _foresee(engine: RunningEngine) -> SubmitSequence:
     order = engine.order(None, token_ids=_PROMPT)
-    engine.give(Prefetch(order))
+    engine.give(PrefetchPrefix(order))
     _until(engine, lambda kept: kept.promoted_blocks >= _BLOCKS and kept.memory_bytes > 0)
     return order
 
@@ -83,7 +89,7 @@ def test_what_is_wrong_with_a_prompt_is_told_when_it_comes_and_not_before(
         wrong = engine.order(None, token_ids=[10**6])
         nowhere = replace(engine.order(), model=ModelId("nowhere"))
         for order in (wrong, nowhere):
-            engine.give(Prefetch(order))
+            engine.give(PrefetchPrefix(order))
         engine.give(CancelPrefixPrefetch(nowhere.sequence))
         assert engine.generate("Hello").token_ids
         assert not any(isinstance(fact, SequenceRejected) for fact in engine.facts())

@@ -14,7 +14,7 @@ from shared.ids import ModelId
 from tests.worker.engine.samplings import GREEDY
 from worker.engine.model import LoadedModel, load_model
 from worker.engine.prompt import prepare
-from worker.link.orders import LoadModel, Submit, ToolCallingOptions
+from worker.link.orders import LoadModel, SubmitSequence, ToolCallingOptions
 
 _TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 _DEFAULT = f"default:{_TURNS}"
@@ -49,7 +49,7 @@ def _rendered(
     tools: Sequence[dict[str, Any]] = (),
     **fields: Any,
 ) -> str:
-    order = Submit(
+    order = SubmitSequence(
         1, ModelId("model"), list(messages), None, None, 8, [], [], GREEDY,
         calling=ToolCallingOptions(list(tools)) if tools else None, **fields,
     )  # fmt: skip
@@ -149,7 +149,7 @@ def test_values_are_checked_against_the_template_that_is_taken(
 ) -> None:
     named = {"default": _DEFAULT, "tool_use": _TOOLS + "{{ mood }}"}
     model = _load(_folder(tiny_model, tmp_path / "model", named))
-    order = Submit(
+    order = SubmitSequence(
         1, ModelId("model"), list(_MESSAGES), None, None, 8, [], [], GREEDY,
         template_values={"mood": "!"},
     )  # fmt: skip

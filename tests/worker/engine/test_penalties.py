@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.worker.engine.reference_sampler import Array, log_softmax, penalised
 from tests.worker.engine.samplings import GREEDY, sampling
 from tests.worker.engine.tracked_batch import Shown, TrackedBatch, TrackedRow, random_logits
-from worker.engine.penalties import Bias, PresenceAndFrequencyPenalty, Repetition
+from worker.engine.penalties import LogitBias, PresenceAndFrequencyPenalty, RepetitionPenalty
 from worker.engine.sampling import SamplingRow
 from worker.link.orders import Sampling
 
@@ -151,6 +151,6 @@ def test_a_bias_of_100_forces_a_token_and_of_minus_100_forbids_it(token: int, nu
 def test_logits_that_nobody_wants_changed_are_not_even_copied() -> None:
     rows = [SamplingRow(GREEDY, [1, 2]), SamplingRow(sampling(temperature=1.0), [3])]
     logits, inputs = mx.zeros((2, _VOCABULARY)), mx.array([2, 3])
-    assert Repetition(rows, _VOCABULARY).apply(logits, inputs) is logits
+    assert RepetitionPenalty(rows, _VOCABULARY).apply(logits, inputs) is logits
     assert PresenceAndFrequencyPenalty(rows, _VOCABULARY).apply(logits, inputs) is logits
-    assert Bias(rows).apply(logits) is logits
+    assert LogitBias(rows).apply(logits) is logits

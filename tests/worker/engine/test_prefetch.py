@@ -16,7 +16,7 @@ from worker.engine.preparation import PreparationThread, Prepared, PreparedPrefe
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import token_array
 from worker.link.activity import EngineActivityRecord
-from worker.link.orders import CancelPrefixPrefetch, Prefetch
+from worker.link.orders import CancelPrefixPrefetch, PrefetchPrefix
 
 BLOCK = 16
 _LIMIT_S = 20
@@ -191,8 +191,8 @@ def test_what_was_foreseen_is_not_prepared_again_and_errors_are_kept_for_later()
     preparation.start()
     unknown = prepared(2, FIRST).order
     for order in (
-        Prefetch(known[1].order),
-        Prefetch(unknown),
+        PrefetchPrefix(known[1].order),
+        PrefetchPrefix(unknown),
         CancelPrefixPrefetch(2),
         known[1].order,
     ):

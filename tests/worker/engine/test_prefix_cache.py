@@ -14,7 +14,7 @@ from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.samplings import GREEDY
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
-from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory
+from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVBlockStore
 from worker.engine.model import LoadedModel
 from worker.engine.prefill_speed import PrefillCost
 from worker.engine.prompt import PreparedSequence
@@ -82,7 +82,7 @@ def test_what_many_begin_with_is_computed_once(models: dict[str, LoadedModel]) -
 def test_prompts_that_begin_alike_do_not_wait_for_each_other_where_nothing_is_kept(
     models: dict[str, LoadedModel],
 ) -> None:
-    memory = KVMemory(KV_MEMORY_DISABLED, lambda _: None)
+    memory = KVBlockStore(KV_MEMORY_DISABLED, lambda _: None)
     batch = DrivenBatch(models["attention"], max_chunk_tokens=256, kv_memory=memory)
     begin = random_ids(40, 1)
     batch.add(*(prepared(i, begin + random_ids(5, i)) for i in range(3)))

@@ -14,9 +14,9 @@ from tests.models import CONTEXT_TOKENS, END_TOKEN
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.engine.model import LoadedModel, load_model
 from worker.engine.prompt import prepare
-from worker.link.orders import LoadModel, Submit
+from worker.link.orders import LoadModel, SubmitSequence
 
-_ORDER = Submit(1, ModelId("tiny"), None, "hello", None, 16, [], [], GREEDY)
+_ORDER = SubmitSequence(1, ModelId("tiny"), None, "hello", None, 16, [], [], GREEDY)
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def _load(folder: Path, **limits: int) -> LoadedModel:
     return load_model(LoadModel(ModelId("tiny"), str(folder), **limits))  # type: ignore[arg-type]
 
 
-def _order(**fields: Any) -> Submit:
+def _order(**fields: Any) -> SubmitSequence:
     return replace(_ORDER, **fields)
 
 
-def _chat(*turns: tuple[str, str]) -> Submit:
+def _chat(*turns: tuple[str, str]) -> SubmitSequence:
     return _order(text=None, messages=[{"role": role, "content": text} for role, text in turns])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker.engine.reference_sampler import Array
-from worker.engine.row_cache import GroupedHeadKVCache, MultiRowKVCache, Rows
+from worker.engine.row_cache import GroupedHeadKVCache, MultiRowKVCache, RowLengths
 
 _HEADS, _KEY_DIM, _VALUE_DIM = 2, 4, 3
 _GARBAGE = 1e4
@@ -30,7 +30,7 @@ class _Kept:
     """A cache, and its rows as they should be."""
 
     cache: MultiRowKVCache
-    rows: Rows
+    rows: RowLengths
     expected: list[_Row] = field(default_factory=list)
 
     def assert_holds(self) -> None:
@@ -62,7 +62,7 @@ def _kept(chance: Chance, lengths: Sequence[int], *, slots: int = 0, width: int 
         )
         keys[place, :, :length], values[place, :, :length] = row.keys, row.values
         expected.append(row)
-    rows = Rows(lengths)
+    rows = RowLengths(lengths)
     return _Kept(MultiRowKVCache(rows, mx.array(keys), mx.array(values)), rows, expected)
 
 
@@ -121,7 +121,7 @@ def test_whatever_joins_moves_and_grows_each_row_keeps_its_keys_and_values(seed:
             kept.rows.set(lengths[:-1])
         elif action == "take" and count:
             places = chance.permutation(count)[: chance.integers(1, count + 1)].tolist()
-            rows = Rows([kept.rows.lengths[place] for place in places])
+            rows = RowLengths([kept.rows.lengths[place] for place in places])
             taken = kept.cache.take(places, rows, max(1, rows.longest))
             kept = _Kept(taken, rows, [kept.expected[place] for place in places])
         kept.assert_holds()
@@ -155,7 +155,7 @@ def test_a_row_attends_to_its_own_tokens_within_the_window_and_to_no_garbage(
 
 
 def test_positions_are_those_of_the_next_tokens_and_all_rows_advance_together() -> None:
-    rows = Rows([4, 0, 7])
+    rows = RowLengths([4, 0, 7])
     assert (len(rows), rows.longest) == (3, 7)
     assert rows.offsets.tolist() == [4, 0, 7]
     rows.advance()
@@ -163,11 +163,11 @@ def test_positions_are_those_of_the_next_tokens_and_all_rows_advance_together() 
     assert not rows.even
     rows.set([2])
     assert (rows.lengths, rows.offsets.tolist(), rows.even) == ([2], [2], True)
-    assert Rows([]).longest == 0
+    assert RowLengths([]).longest == 0
 
 
 def test_each_row_and_head_has_a_place_of_its_own_for_the_next_token() -> None:
-    rows = Rows([4, 0])
+    rows = RowLengths([4, 0])
     assert rows.flat_indices(3, 10).tolist() == [4, 14, 24, 30, 40, 50]
     assert rows.flat_indices(1, 5).tolist() == [4, 5]
     rows.advance()
@@ -198,14 +198,14 @@ def test_several_rows_move_at_once_also_where_one_takes_the_place_of_another() -
 def test_rows_join_move_and_grow_where_values_or_heads_are_none(heads: int, value_dim: int) -> None:
     chance = np.random.default_rng(4)
 
-    def cache(rows: Rows) -> MultiRowKVCache:
+    def cache(rows: RowLengths) -> MultiRowKVCache:
         keys = _random(chance, len(rows), heads, 8, _KEY_DIM)
         return MultiRowKVCache(rows, mx.array(keys), mx.zeros((len(rows), heads, 8, value_dim)))
 
-    rows = Rows([5, 3, 2])
+    rows = RowLengths([5, 3, 2])
     kept = cache(rows)
     kept.resize(5, 16)
-    kept.write(cache(Rows([7, 1])), 3, 7)
+    kept.write(cache(RowLengths([7, 1])), 3, 7)
     rows.set([5, 3, 2, 7, 1])
     expected = np.array(kept.keys)
     if heads:  # nothing is ever put into a layer without attention
@@ -216,7 +216,7 @@ def test_rows_join_move_and_grow_where_values_or_heads_are_none(heads: int, valu
     rows.advance()
     kept.put([0, 1], kept.copies([4, 3]))
     expected[[0, 1], :, :8] = expected[[4, 3], :, :8]
-    taken = kept.take([1, 0], Rows([8, 2]), 9)
+    taken = kept.take([1, 0], RowLengths([8, 2]), 9)
     mx.eval(kept.state, taken.state)
     np.testing.assert_array_equal(kept.keys, expected)
     np.testing.assert_array_equal(taken.keys, expected[[1, 0], :, :9])
@@ -226,7 +226,7 @@ def test_rows_join_move_and_grow_where_values_or_heads_are_none(heads: int, valu
 @pytest.mark.parametrize("lengths", [[3, 3], [7, 0]], ids=str)
 def test_a_mask_for_scores_of_groups_says_the_same_with_an_axis_more(lengths: list[int]) -> None:
     kept = _kept(np.random.default_rng(0), lengths)
-    rows = Rows(lengths)
+    rows = RowLengths(lengths)
     grouped = GroupedHeadKVCache(rows, kept.cache.keys, kept.cache.values)
     plain, mask = kept.cache.make_mask(1), grouped.make_mask(1)
     if plain is None or mask is None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.worker.engine.reference_sampler import Array
-from worker.engine.sampling import BatchSampler, Logprobs, SamplingRow
+from worker.engine.sampling import BatchLogprobs, BatchSampler, SamplingRow
 from worker.link.orders import Sampling
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -66,7 +66,7 @@ class TrackedBatch:
             self._show(logprobs)
         return drawn
 
-    def _show(self, logprobs: Logprobs) -> None:
+    def _show(self, logprobs: BatchLogprobs) -> None:
         drawn = cast(list[float], logprobs.sampled.tolist())
         top_ids = cast(list[list[int]], logprobs.top_ids.tolist())
         top = cast(list[list[float]], logprobs.top.tolist())

@@ -11,7 +11,7 @@ from shared.ids import ModelId
 from tests.worker.engine.reference_sampler import Array
 from tests.worker.engine.samplings import GREEDY
 from worker.engine.prompt import PreparedSequence
-from worker.link.orders import Sampling, Submit
+from worker.link.orders import Sampling, SubmitSequence
 
 
 class WatchedNetwork:
@@ -67,7 +67,7 @@ def prepared(
     ignore_eos: bool = False,
 ) -> PreparedSequence:
     """A sequence that is ready for prefill."""
-    order = Submit(
+    order = SubmitSequence(
         sequence=sequence,
         model=ModelId("tiny"),
         messages=None,

@@ -14,7 +14,7 @@ from tests.processes import wait_until_gone
 from tests.worker.engine_owner import TINY, EngineOwner, owned_engine
 from worker.engine_process.process import EngineState
 from worker.link.facts import EngineMeasured, EngineStarted, ModelLoaded
-from worker.link.orders import Cancel, LoadModel
+from worker.link.orders import CancelSequence, LoadModel
 
 pytestmark = pytest.mark.anyio
 
@@ -94,14 +94,14 @@ async def test_orders_to_an_engine_that_dies_or_was_stopped_are_lost_without_a_w
         await owner.wait_fact(EngineStarted)
         _kill(owner)
         while not owner.losses:
-            owner.process.send(Cancel(1))
+            owner.process.send(CancelSequence(1))
             await asyncio.sleep(0)
         await owner.wait_fact(EngineStarted, 2)
         stopping = asyncio.create_task(owner.process.stop())
         while _state(owner) != "stopped":
-            owner.process.send(Cancel(1))
+            owner.process.send(CancelSequence(1))
             await asyncio.sleep(0)
-        owner.process.send(Cancel(1))
+        owner.process.send(CancelSequence(1))
         await stopping
 
 

@@ -14,10 +14,10 @@ from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure, StructureKind
 from worker.link.facts import (
     BatchMeasurements,
+    CachedSequenceMeasurements,
     Fact,
-    Output,
     PrefixCacheMeasurements,
-    SequenceMeasured,
+    SequenceOutput,
     ToolCallPiece,
 )
 from worker.link.frames import (
@@ -27,7 +27,7 @@ from worker.link.frames import (
     encode_frame,
     frame_length,
 )
-from worker.link.orders import Order, Sampling, SentCharacters, Submit, ToolCallingOptions
+from worker.link.orders import Order, Sampling, SentCharacters, SubmitSequence, ToolCallingOptions
 
 _INTEGERS = st.integers(0, 2**64 - 1)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -61,9 +61,9 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     dict[str, str]: st.dictionaries(st.text(), st.text()),
     list[dict[str, Any]] | None: st.none()
     | st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
-    Submit: st.deferred(lambda: _messages(Submit)),
+    SubmitSequence: st.deferred(lambda: _messages(SubmitSequence)),
     Sampling: st.deferred(lambda: _messages(Sampling)),
-    list[Output]: st.lists(st.deferred(lambda: _messages(Output)), max_size=4),
+    list[SequenceOutput]: st.lists(st.deferred(lambda: _messages(SequenceOutput)), max_size=4),
     SentCharacters: st.deferred(lambda: _messages(SentCharacters)),
     ToolCallingOptions | None: st.none() | st.deferred(lambda: _messages(ToolCallingOptions)),
     Structure | None: st.none() | st.deferred(lambda: _messages(Structure)),
@@ -73,7 +73,9 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     list[dict[str, Any]]: st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
     PrefixCacheMeasurements: st.deferred(lambda: _messages(PrefixCacheMeasurements)),
-    list[SequenceMeasured]: st.lists(st.deferred(lambda: _messages(SequenceMeasured)), max_size=3),
+    list[CachedSequenceMeasurements]: st.lists(
+        st.deferred(lambda: _messages(CachedSequenceMeasurements)), max_size=3
+    ),
     list[BatchMeasurements]: st.lists(
         st.deferred(lambda: _messages(BatchMeasurements)), max_size=3
     ),

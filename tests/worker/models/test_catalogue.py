@@ -13,16 +13,16 @@ from shared.messages.model_status import LoadPhase, ModelPerformance, ModelState
 from shared.settings import ClusterSettings
 from shared.settings.models import ModelSettings
 from worker.link.orders import LoadModel
-from worker.models.catalogue import Model, WorkerModels
+from worker.models.catalogue import WorkerModel, WorkerModels
 
 _WAY = st.lists(st.floats(0, 1), min_size=1, max_size=10).map(sorted)
 
 
-def _model(**fields: Any) -> Model:
-    return Model(ModelId("tiny"), ModelSettings(path="/models/tiny"), **fields)
+def _model(**fields: Any) -> WorkerModel:
+    return WorkerModel(ModelId("tiny"), ModelSettings(path="/models/tiny"), **fields)
 
 
-def _seen(model: Model, phase: LoadPhase, way: list[float]) -> list[float]:
+def _seen(model: WorkerModel, phase: LoadPhase, way: list[float]) -> list[float]:
     """What waiting clients see while a phase advances."""
     model.phase = phase
     seen = []
@@ -97,7 +97,7 @@ def test_only_a_warm_model_that_nobody_uses_is_idle(
 
 def test_a_status_has_what_is_known_of_the_model_and_of_its_source() -> None:
     source = ModelSettings(path="/models/tiny", priority="high", pinned=True)
-    model = Model(ModelId("tiny"), source, "loading", "downloading", 0.123456, "slow", 789)
+    model = WorkerModel(ModelId("tiny"), source, "loading", "downloading", 0.123456, "slow", 789)
     model.max_context_tokens = 512
     speed = ModelPerformance(step_ms=12.5)
     status = model.status(active=0, queued=0, now=0.0, speed=speed)
@@ -109,7 +109,7 @@ def test_a_status_has_what_is_known_of_the_model_and_of_its_source() -> None:
 
 def test_engines_are_told_the_folder_and_what_the_settings_say() -> None:
     source = ModelSettings(path="owner/name", max_context_tokens=99, trust_remote_code=True)
-    model = Model(ModelId("alias"), source, folder=Path("/cache/name"))
+    model = WorkerModel(ModelId("alias"), source, folder=Path("/cache/name"))
     order = model.load_order()
     assert order.verdicts_file is not None
     assert replace(order, verdicts_file=None) == LoadModel(

@@ -2,17 +2,19 @@
 
 from shared.ids import ModelId
 from shared.settings.models import ModelSettings
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 from worker.models.deferred_loads import SuspectModelReloads
 
 _ENGINE, _OTHER_ENGINE = 0, 1
 
 
-def _models(*names: str) -> list[Model]:
-    return [Model(ModelId(name), ModelSettings(path=name), placed={_ENGINE}) for name in names]
+def _models(*names: str) -> list[WorkerModel]:
+    return [
+        WorkerModel(ModelId(name), ModelSettings(path=name), placed={_ENGINE}) for name in names
+    ]
 
 
-def _names(models: list[Model]) -> list[str]:
+def _names(models: list[WorkerModel]) -> list[str]:
     return [model.id for model in models]
 
 

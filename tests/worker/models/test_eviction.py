@@ -8,7 +8,7 @@ from shared.ids import ModelId
 from shared.messages.model_status import ModelState
 from shared.messages.priorities import PRIORITIES, Priority
 from shared.settings.models import ModelSettings
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 from worker.models.eviction import expired, idle_models, victims
 
 _PRIORITIES = st.sampled_from(PRIORITIES)
@@ -23,17 +23,17 @@ def _model(
     state: ModelState = "warm",
     pinned: bool = False,
     ttl_s: int | None = None,
-) -> Model:
+) -> WorkerModel:
     source = ModelSettings(path=f"/models/{name}", priority=priority, pinned=pinned, ttl_s=ttl_s)
-    return Model(ModelId(name), source, state, size_bytes=size, used_at=used_at)
+    return WorkerModel(ModelId(name), source, state, size_bytes=size, used_at=used_at)
 
 
-def _names(models: list[Model]) -> list[str]:
+def _names(models: list[WorkerModel]) -> list[str]:
     return [model.id for model in models]
 
 
 @st.composite
-def _models(draw: st.DrawFn) -> list[Model]:
+def _models(draw: st.DrawFn) -> list[WorkerModel]:
     kinds = st.tuples(_PRIORITIES, st.integers(0, 4), st.integers(0, 5))
     return [
         _model(str(number), priority, size=size, used_at=used_at)
@@ -68,7 +68,7 @@ def test_pinned_ones_those_in_use_and_those_that_are_not_warm_are_never_among_th
 
 
 @given(_models())
-def test_each_idle_model_stands_before_those_that_matter_more(models: list[Model]) -> None:
+def test_each_idle_model_stands_before_those_that_matter_more(models: list[WorkerModel]) -> None:
     order = idle_models(models, [])
     assert sorted(_names(order)) == sorted(_names(models))
     places = [(-PRIORITIES.index(model.source.priority), model.used_at) for model in order]
@@ -80,7 +80,7 @@ def test_each_idle_model_stands_before_those_that_matter_more(models: list[Model
 
 @given(_models(), st.integers(1, 16), _PRIORITIES)
 def test_those_who_go_suffice_none_of_them_is_needless_and_none_ranks_higher(
-    models: list[Model], missing: int, newcomer: Priority
+    models: list[WorkerModel], missing: int, newcomer: Priority
 ) -> None:
     idle = idle_models(models, [])
     rank = PRIORITIES.index(newcomer)
@@ -95,7 +95,7 @@ def test_those_who_go_suffice_none_of_them_is_needless_and_none_ranks_higher(
 
 @given(_models(), st.integers(1, 16))
 def test_nobody_goes_while_one_who_should_go_sooner_could_go_instead(
-    models: list[Model], missing: int
+    models: list[WorkerModel], missing: int
 ) -> None:
     idle = idle_models(models, [])
     going = victims(idle, missing, "high")

@@ -9,7 +9,7 @@ from shared.ids import ModelId
 from shared.settings.models import ModelSettings
 from worker.memory.guard import MemoryGuard
 from worker.memory.limits import affordable_copies
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 from worker.models.eviction import idle_models
 from worker.models.memory_capacity import ModelMemoryManager
 
@@ -24,7 +24,7 @@ class Memory:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.free_bytes = max_bytes
-        self.went: list[Model] = []
+        self.went: list[WorkerModel] = []
 
     def check(self) -> None:
         pass
@@ -35,18 +35,18 @@ class Memory:
     def evicted(self) -> None:
         pass
 
-    def load(self, model: Model, copies: int) -> None:
+    def load(self, model: WorkerModel, copies: int) -> None:
         model.state, model.placed = "warm", set(range(copies))
         self.free_bytes -= model.held_bytes
 
-    def unload(self, model: Model) -> None:
+    def unload(self, model: WorkerModel) -> None:
         self.went.append(model)
         self.free_bytes += model.held_bytes
         model.state, model.placed = "available", set()
 
 
 def room(
-    memory: Memory, *models: Model, engines: int = 4, allow_fewer_copies: bool = True
+    memory: Memory, *models: WorkerModel, engines: int = 4, allow_fewer_copies: bool = True
 ) -> ModelMemoryManager:
     return ModelMemoryManager(
         cast(MemoryGuard, memory),
@@ -58,8 +58,8 @@ def room(
     )
 
 
-def of(size_bytes: int, name: str = "m") -> Model:
-    return Model(ModelId(name), ModelSettings(path=name), size_bytes=size_bytes)
+def of(size_bytes: int, name: str = "m") -> WorkerModel:
+    return WorkerModel(ModelId(name), ModelSettings(path=name), size_bytes=size_bytes)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from shared import subjects
 from shared.messages.request_events import AttemptFailed, RequestCompleted, TokensEmitted
-from shared.messages.stream import Chunk, Done
+from shared.messages.stream import ChunkMessage, DoneMessage
 from shared.messages.stream import decode as decode_stream
 from tests.worker.running_agent import CLIENT, OWNER, RunningAgent, as_json
 
@@ -136,8 +136,8 @@ async def test_the_owner_hears_of_every_token_and_of_the_end_before_the_client_d
                 finished = finished or event["type"] == "finished"
         elif message.subject == stream.dispatch.inboxes[0]:
             for sent in decode_stream(message.payload):
-                parts = [sent.output] if isinstance(sent, Chunk) else []
-                if isinstance(sent, Done):
+                parts = [sent.output] if isinstance(sent, ChunkMessage) else []
+                if isinstance(sent, DoneMessage):
                     parts = list(sent.outputs)
                     assert finished, "the client's end came before the owner's event"
                 for part in parts:

@@ -14,7 +14,7 @@ from tests.worker.values import MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
 from worker.models.catalogue import WorkerModels
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.admission import Admission
+from worker.scheduling.admission import AdmissionQueue
 from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.engine_costs import EngineCostEstimator
 from worker.scheduling.model_speeds import ModelStatistics
@@ -42,7 +42,7 @@ class Admitting:
             model.engines.update(range(engines))
         kept = LocalPrefixIndex(MAC, BootId("b"), new_store())
         costs = EngineCostEstimator(self.engines, ModelStatistics(self.engines), kept, cores=None)
-        self.admission = Admission(settings.worker, self.catalogue, self.engines, costs)
+        self.admission = AdmissionQueue(settings.worker, self.catalogue, self.engines, costs)
         self._numbers = itertools.count(1)
 
     def push(

@@ -9,7 +9,7 @@ from shared.messages.prefixes import prefix_chain, session_link
 from shared.messages.request import InferenceRequest
 from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, MAC, TINY, active
-from worker.link.facts import Output, SequenceCached, SequenceMeasured
+from worker.link.facts import CachedSequenceMeasurements, SequenceCached, SequenceOutput
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.cached_prefixes import LocalPrefixIndex
 
@@ -28,14 +28,14 @@ class Kept:
         request.admit(0)
         self.store.begin(request)
         request.start_choice(request.choices[0], 900)
-        request.advance(request.choices[0], Output(1, 0, [5], "Hi!", "stop"))
+        request.advance(request.choices[0], SequenceOutput(1, 0, [5], "Hi!", "stop"))
         self.store.end(request, answered=True)
         for each in (self.store, self.links):
             each.on_sequence_cached(0, SequenceCached(1, end, tokens), request)
         return request
 
     def measure(self, end: str, tokens: int, memory_tokens: int) -> None:
-        measured = SequenceMeasured(end, tokens, memory_tokens, 0, 0, 0)
+        measured = CachedSequenceMeasurements(end, tokens, memory_tokens, 0, 0, 0)
         self.links.on_measured(0, [measured])
 
     def changes(self) -> KeptPrefixes:

@@ -7,7 +7,7 @@ from shared.messages.model_status import ModelPerformance
 from shared.settings.models import ModelSettings
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.values import TINY
-from worker.models.catalogue import Model
+from worker.models.catalogue import WorkerModel
 from worker.scheduling.model_speeds import ModelStatistics
 
 _DEMO = ModelId("demo")
@@ -18,7 +18,9 @@ class Serving:
 
     def __init__(self, engines: int = 1) -> None:
         self.engines = [RecordingEngine(index) for index in range(engines)]
-        self.model = Model(TINY, ModelSettings(path="/models/tiny"), engines=set(range(engines)))
+        self.model = WorkerModel(
+            TINY, ModelSettings(path="/models/tiny"), engines=set(range(engines))
+        )
         self.speeds = ModelStatistics(self.engines)
 
     @property
@@ -125,5 +127,5 @@ def test_models_are_told_apart() -> None:
     worker = Serving()
     worker.prompts((400, 100, 50))
     worker.speeds.answered(TINY, 100)
-    other = Model(_DEMO, ModelSettings(path="/models/demo"))
+    other = WorkerModel(_DEMO, ModelSettings(path="/models/demo"))
     assert worker.speeds.of(other) == ModelPerformance(answer_tokens=100)

@@ -11,17 +11,17 @@ from tests.worker.scheduling.test_admission import Admitting
 from tests.worker.test_giving_back import Scheduled
 from tests.worker.values import CLIENT, TINY
 from tests.worker.virtual_time import Clock
-from worker.link.facts import Output, StepCompleted
-from worker.link.orders import CancelPrefixPrefetch, Order, Prefetch, Submit
+from worker.link.facts import SequenceOutput, StepCompleted
+from worker.link.orders import CancelPrefixPrefetch, Order, PrefetchPrefix, SubmitSequence
 from worker.requests.active_request import ActiveRequest
 
 
 def told_in(given: Sequence[Order]) -> list[int]:
     """Sequences of which an engine was told; negative ones it was to forget."""
     return [
-        order.order.sequence if isinstance(order, Prefetch) else -order.sequence
+        order.order.sequence if isinstance(order, PrefetchPrefix) else -order.sequence
         for order in given
-        if isinstance(order, Prefetch | CancelPrefixPrefetch)
+        if isinstance(order, PrefetchPrefix | CancelPrefixPrefetch)
     ]
 
 
@@ -176,10 +176,10 @@ def test_who_has_its_turn_is_submitted_and_not_forgotten(
 ) -> None:
     worker = Serving(tiny_model, monkeypatch)
     running = number(worker.request("running"))
-    end = Output(running, 0, [7], "x", "length")
+    end = SequenceOutput(running, 0, [7], "x", "length")
     worker.scheduler.on_fact(worker.engine, StepCompleted([end]))
     (order,) = worker.orders
-    assert isinstance(order, Submit) and order.sequence == worker.sequence
+    assert isinstance(order, SubmitSequence) and order.sequence == worker.sequence
 
 
 def test_a_new_engine_is_told_of_those_who_still_wait(
@@ -196,5 +196,5 @@ def test_a_new_engine_is_told_of_those_who_still_wait(
     worker.engine.state = "running"
     worker.scheduler.models.catalogue[TINY].engines.add(worker.engine.index)
     worker.scheduler.tick()
-    assert [type(order) for order in worker.orders] == [Submit, Prefetch]
+    assert [type(order) for order in worker.orders] == [SubmitSequence, PrefetchPrefix]
     assert told_in(worker.orders) == [last]

@@ -7,7 +7,7 @@ import pytest
 from shared.ids import ModelId
 from shared.messages.model_status import ModelPerformance
 from tests.worker.values import MAC, OWNER, TINY, active, dispatched
-from worker.link.facts import Output
+from worker.link.facts import SequenceOutput
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.prefill_backlog import prefill_ms
 
@@ -84,7 +84,7 @@ def test_what_was_prefilled_is_not_to_be_computed_again_and_has_in_it_what_was_k
 
 def test_who_has_a_token_has_its_prompt_behind_it() -> None:
     request = _running(1000)
-    request.advance(request.choices[0], Output(1, 0, [5], "x"))
+    request.advance(request.choices[0], SequenceOutput(1, 0, [5], "x"))
     assert _ms(request) == 0
 
 

@@ -10,7 +10,12 @@ from shared.messages.conversation import Message
 from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, active
 from tests.worker.virtual_time import Clock
-from worker.link.facts import Output, SequenceCached, SequenceMeasured, ToolCallPiece
+from worker.link.facts import (
+    CachedSequenceMeasurements,
+    SequenceCached,
+    SequenceOutput,
+    ToolCallPiece,
+)
 from worker.link.orders import EvictCachedSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest, call_id
 from worker.sessions.store import SessionStore
@@ -31,7 +36,7 @@ def begun(store: SessionStore, session: str = "s", **fields: Any) -> ActiveReque
 def turn(store: SessionStore, session: str = "s", *, end: str = "aa", **fields: Any) -> None:
     """A turn that was answered, and whose text is kept."""
     request = begun(store, session, **fields)
-    request.advance(request.choices[0], Output(1, 0, [5], "Hi!", "stop"))
+    request.advance(request.choices[0], SequenceOutput(1, 0, [5], "Hi!", "stop"))
     store.end(request, answered=True)
     store.on_sequence_cached(0, SequenceCached(1, end, 7), request)
 
@@ -43,8 +48,8 @@ def test_an_answer_that_went_on_with_a_message_is_one_with_it() -> None:
     assert store.messages(KEY) == [USER, {"role": "assistant", "content": "Oh, Hi!"}]
 
 
-def measured(end: str, own_bytes: int) -> SequenceMeasured:
-    return SequenceMeasured(end, 7, 7, own_bytes, 0, own_bytes)
+def measured(end: str, own_bytes: int) -> CachedSequenceMeasurements:
+    return CachedSequenceMeasurements(end, 7, 7, own_bytes, 0, own_bytes)
 
 
 def test_a_session_is_what_was_said_in_all_its_turns() -> None:
@@ -68,9 +73,11 @@ def test_calls_and_reasoning_belong_to_what_was_said(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     request = begun(store)
     choice = request.choices[0]
-    head = Output(1, 0, [5], "", reasoning="Hm.", calls=[ToolCallPiece(0, "", "now")])
+    head = SequenceOutput(1, 0, [5], "", reasoning="Hm.", calls=[ToolCallPiece(0, "", "now")])
     request.advance(choice, head)
-    request.advance(choice, Output(1, 1, [6], "", "tool_calls", calls=[ToolCallPiece(0, "{}")]))
+    request.advance(
+        choice, SequenceOutput(1, 1, [6], "", "tool_calls", calls=[ToolCallPiece(0, "{}")])
+    )
     store.end(request, answered=True)
     call = {
         "id": call_id(request.key, 0, 0),

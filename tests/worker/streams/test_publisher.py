@@ -15,10 +15,10 @@ from shared.inboxes import PROBE_INTERVAL_S
 from shared.messages.request_events import RequestCompleted, RequestEvent, RequestEvents
 from shared.messages.stream import (
     ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
-    Status,
+    ChunkMessage,
+    DoneMessage,
+    FailedMessage,
+    StatusMessage,
     StreamMessage,
     Timings,
     Usage,
@@ -113,14 +113,14 @@ async def publishing(
 def said(request: ActiveRequest, *, index: int = 0, size: int = 1) -> OutgoingMessage:
     """A chunk of one token with a text of that size."""
     output = ChoiceOutput(0, index, [7], "x" * size)
-    message = Chunk(request.dispatch.request_id, 0, MAC, output)
+    message = ChunkMessage(request.dispatch.request_id, 0, MAC, output)
     return OutgoingMessage(request, message, tuple(request.inboxes))
 
 
 def whole(request: ActiveRequest, *, size: int = 1) -> OutgoingMessage:
     """The end of a request without streaming."""
     output = ChoiceOutput(0, 0, [7], "x" * size, finish_reason="stop")
-    message = Done(
+    message = DoneMessage(
         request.dispatch.request_id, 0, MAC, Usage(1, 0, 1), Timings(0, 0, 0, 0), (output,)
     )
     return OutgoingMessage(request, message, tuple(request.inboxes))
@@ -165,9 +165,9 @@ async def test_an_answer_too_large_for_a_message_is_an_error_and_the_steps_other
         )
         await here.say(whole(before), whole(large, size=MAX_PAYLOAD_BYTES), whole(after))
         (end,) = here.on(inboxes[1])
-        assert isinstance(end, Failed)
+        assert isinstance(end, FailedMessage)
         assert (end.error.code, end.error.retryable) == ("answer_too_large", False)
-        assert [type(m) for i in (0, 2) for m in here.on(inboxes[i])] == [Done, Done]
+        assert [type(m) for i in (0, 2) for m in here.on(inboxes[i])] == [DoneMessage, DoneMessage]
         assert large.end == end, "who asks for it again gets the same end"
 
 
@@ -179,7 +179,7 @@ async def test_multiplexed_a_message_too_large_spoils_only_its_own_stream(bus: B
         )
         await here.say(said(before), whole(large, size=MAX_PAYLOAD_BYTES), said(after))
         assert [(m.request_id, type(m)) for m in here.on(inbox)] == [
-            ("before", Chunk), ("large", Failed), ("after", Chunk),
+            ("before", ChunkMessage), ("large", FailedMessage), ("after", ChunkMessage),
         ]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ async def test_multiplexed_messages_that_are_too_large_only_together_go_out_apar
         inbox = await here.inbox()
         requests = [active(str(place), inbox, multiplex=True) for place in range(3)]
         await here.say(*(said(request, size=MAX_PAYLOAD_BYTES // 2) for request in requests))
-        assert [type(message) for message in here.on(inbox)] == [Chunk] * 3
+        assert [type(message) for message in here.on(inbox)] == [ChunkMessage] * 3
         await here.say(*(said(request) for request in requests))
         assert len(here.arrived) == 4, "small ones go together"
 
@@ -205,7 +205,7 @@ async def test_now_and_then_a_chunk_or_status_is_a_probe(bus: Bus) -> None:
         here.clock.ahead_s += PROBE_INTERVAL_S
         await here.say(said(request, index=1), said(request, index=2))
         here.clock.ahead_s += PROBE_INTERVAL_S
-        status = Status(request.dispatch.request_id, 0, MAC, "running")
+        status = StatusMessage(request.dispatch.request_id, 0, MAC, "running")
         await here.say(OutgoingMessage(request, status, tuple(request.inboxes)))
         assert here.probes() == [False, True, False, True]
         assert here.missed.empty()

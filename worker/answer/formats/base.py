@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 from worker.answer.calls import CallDeltaBuilder
 from worker.answer.control import ControlTokenCodec
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import Rules
+from worker.grammar.lark import GrammarBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,12 @@ class ToolFormat(Protocol):
         ...
 
     def add_section(
-        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
+        self,
+        rules: GrammarBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> str:
         """Add the grammar of a section and return the name of its rule. With `parallel` a section
         may have several calls. The tools' `parameters` are enforced unchanged."""

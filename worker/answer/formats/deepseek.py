@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from worker.answer.formats.named_json import NameThenJsonFormat
 from worker.answer.formats.tagged import TaggedValuesFormat
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 
 _CALL, _NAMED = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _DSML = "｜DSML｜"
@@ -41,7 +41,7 @@ class DeepSeekDsmlFormat(TaggedValuesFormat):
     """A section of one call or more: `function_calls` in V3.2, `tool_calls` in V4."""
 
     name: ClassVar[str] = "deepseek_dsml"
-    tags: ClassVar[Tags] = Tags(
+    tags: ClassVar[CallTags] = CallTags(
         sections=(
             (f"<{_DSML}function_calls>", f"</{_DSML}function_calls>"),
             (f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>"),

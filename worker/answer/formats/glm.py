@@ -4,14 +4,14 @@
 from typing import ClassVar
 
 from worker.answer.formats.tagged import TaggedValuesFormat
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 
 
 class GlmFormat(TaggedValuesFormat):
     """A section is one call. GLM 4.5 and 4.6 write each part on its own line, 4.7 does not."""
 
     name: ClassVar[str] = "glm"
-    tags: ClassVar[Tags] = Tags(
+    tags: ClassVar[CallTags] = CallTags(
         sections=(("<tool_call>", "</tool_call>"),),
         call="",
         named="",

@@ -14,7 +14,7 @@ from worker.answer.formats.json_rules import (
     marker,
 )
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import Rules, one_of
+from worker.grammar.lark import GrammarBuilder, one_of
 
 
 class JsonListFormat:
@@ -40,7 +40,12 @@ class JsonListFormat:
         yield from read_json_head(reader, names, name_key=self.name_key, before=self.before)
 
     def add_section(
-        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
+        self,
+        rules: GrammarBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> str:
         call = call_schema(tools, self.arguments_key, name_key=self.name_key, before=self.before)
         calls = add_json(rules, "calls", call_list_schema(call, parallel=parallel))

@@ -7,7 +7,7 @@ from typing import ClassVar
 from worker.answer.calls import CallDeltaBuilder
 from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.tagged import TaggedValuesFormat
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 from worker.answer.reader import Reading, TextReader
 
 TOKENS = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
@@ -20,7 +20,7 @@ class KimiK3Format(TaggedValuesFormat):
     """A section is one call or more, numbered within the section."""
 
     name: ClassVar[str] = "kimi_k3"
-    tags: ClassVar[Tags] = Tags(
+    tags: ClassVar[CallTags] = CallTags(
         sections=(("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),),
         call='<|open|>call tool="',
         number='" index="',

@@ -8,7 +8,7 @@ from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marker
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import Rules
+from worker.grammar.lark import GrammarBuilder
 
 _OPEN = "<|python_tag|>"
 
@@ -24,7 +24,12 @@ class LlamaFormat:
         yield from read_json_head(reader, names)
 
     def add_section(
-        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
+        self,
+        rules: GrammarBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> str:
         call = add_json(rules, "call", call_schema(tools, "parameters"))
         others = f'(";" {SPACE} {call})*' if parallel else ""

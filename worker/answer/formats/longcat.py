@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.tagged import TaggedValuesFormat
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 
 _OPEN, _CLOSE = "<longcat_tool_call>", "</longcat_tool_call>"
 
@@ -14,7 +14,7 @@ class LongcatFormat(TaggedValuesFormat):
     """A section is one call."""
 
     name: ClassVar[str] = "longcat"
-    tags: ClassVar[Tags] = Tags(
+    tags: ClassVar[CallTags] = CallTags(
         sections=((_OPEN, _CLOSE),),
         call="",
         named="",

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from worker.answer.formats.tagged import TaggedValuesFormat
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 from worker.answer.reader import Reading, TextReader
 
 
@@ -13,7 +13,7 @@ class MiniCpm5Format(TaggedValuesFormat):
     """A section is one call."""
 
     name: ClassVar[str] = "minicpm5"
-    tags: ClassVar[Tags] = Tags(
+    tags: ClassVar[CallTags] = CallTags(
         sections=(("", ""),),
         call='<function name="',
         named='">',

@@ -3,14 +3,14 @@
 from typing import ClassVar
 
 from worker.answer.formats.tagged import TaggedValuesFormat
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 
 
 class MiniMaxFormat(TaggedValuesFormat):
     """A section is one call or more."""
 
     name: ClassVar[str] = "minimax_m2"
-    tags: ClassVar[Tags] = Tags(
+    tags: ClassVar[CallTags] = CallTags(
         sections=(("<minimax:tool_call>", "</minimax:tool_call>"),),
         call='<invoke name="',
         named='">',

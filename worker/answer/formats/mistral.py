@@ -10,7 +10,7 @@ from worker.answer.formats.base import Tool
 from worker.answer.formats.json_list import JsonListFormat
 from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import Rules, literal, one_of
+from worker.grammar.lark import GrammarBuilder, literal, one_of
 
 _OPEN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NAME = re.compile(r"[^\s\[{\ufdd0-\ufdef]+")
@@ -48,7 +48,12 @@ class MistralArgsFormat(MistralFormat):
         yield from reader.expect(*(f"{name}{end}" for name in names for end in (_ARGUMENTS, _ID)))
 
     def add_section(
-        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
+        self,
+        rules: GrammarBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> str:
         arguments = marker(control, _ARGUMENTS)
         calls = [

@@ -9,7 +9,7 @@ from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import Rules, literal, one_of
+from worker.grammar.lark import GrammarBuilder, literal, one_of
 
 _NAME = re.compile(r"[^\s<\ufdd0-\ufdef]+")
 
@@ -36,7 +36,12 @@ class NameThenJsonFormat:
         yield from reader.expect(*map(self.call_head, names))
 
     def add_section(
-        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
+        self,
+        rules: GrammarBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> str:
         arguments, end = marker(control, self.arguments), marker(control, self.call_end)
         calls = [

@@ -13,7 +13,7 @@ from worker.answer.formats.pythonic_values import read_arguments
 from worker.answer.formats.value_rules import ValueGrammar
 from worker.answer.reader import Reading, TextReader
 from worker.answer.schema_types import resolve
-from worker.grammar.lark import Rules, literal, one_of
+from worker.grammar.lark import GrammarBuilder, literal, one_of
 
 _OPEN, _CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
 _NAME = re.compile(r"[^\s\[\](){},='\"\ufdd0-\ufdef]+")
@@ -38,7 +38,12 @@ class Lfm2Format:
         yield from reader.expect(*(f"{name}(" for name in names))
 
     def add_section(
-        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
+        self,
+        rules: GrammarBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> str:
         calls = []
         for number, tool in enumerate(tools):

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 from worker.answer.formats.tagged import TaggedValuesFormat
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 
 
 class QwenXmlFormat(TaggedValuesFormat):
     """A section is one call; its outer tags are optional."""
 
     name: ClassVar[str] = "qwen3_coder"
-    tags: ClassVar[Tags] = Tags(
+    tags: ClassVar[CallTags] = CallTags(
         sections=(("<tool_call>", "</tool_call>"), ("", "")),
         call="<function=",
         named=">",
@@ -31,7 +31,7 @@ class SeedFormat(TaggedValuesFormat):
     """A section is one call; values have no line breaks around them."""
 
     name: ClassVar[str] = "seed_oss"
-    tags: ClassVar[Tags] = replace(
+    tags: ClassVar[CallTags] = replace(
         QwenXmlFormat.tags, sections=(("<seed:tool_call>", "</seed:tool_call>"),), line=""
     )
     markers: ClassVar[tuple[str, ...]] = tags.markers

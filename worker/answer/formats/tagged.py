@@ -11,7 +11,7 @@ from worker.answer.calls import CallDeltaBuilder
 from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.tagged_rules import TaggedValueGrammar
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.schema_types import (
     ALL_TYPES,
@@ -21,7 +21,7 @@ from worker.answer.schema_types import (
     resolve,
     typed_as_json,
 )
-from worker.grammar.lark import Rules
+from worker.grammar.lark import GrammarBuilder
 
 _NAME = re.compile(r'[^\s<>"\ufdd0-\ufdef]+')
 _NUMBER = re.compile(r"[0-9]+")
@@ -31,7 +31,7 @@ _TYPE = re.compile(r"[a-z]+")
 class TaggedValuesFormat:
     """Base class of these formats, which differ in their `tags`."""
 
-    tags: ClassVar[Tags]
+    tags: ClassVar[CallTags]
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         tags = self.tags
@@ -43,7 +43,12 @@ class TaggedValuesFormat:
         yield from reader.expect(*(f"{name}{each}" for name in names for each in behind))
 
     def add_section(
-        self, rules: Rules, control: ControlTokenCodec, tools: Sequence[Tool], *, parallel: bool
+        self,
+        rules: GrammarBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
     ) -> str:
         return TaggedValueGrammar(rules, control, self.tags, self.encode_name).section(
             tools, parallel=parallel

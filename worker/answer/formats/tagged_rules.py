@@ -8,9 +8,9 @@ from typing import Any
 from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, marker
-from worker.answer.formats.tags import Tags
+from worker.answer.formats.tags import CallTags
 from worker.answer.schema_types import ALL_TYPES, json_types, resolve, type_of
-from worker.grammar.lark import Rules, literal, one_of, pattern
+from worker.grammar.lark import GrammarBuilder, literal, one_of, pattern
 from worker.grammar.schemas import rebased
 
 _ANY_KEY = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
@@ -25,9 +25,9 @@ class TaggedValueGrammar:
 
     def __init__(
         self,
-        rules: Rules,
+        rules: GrammarBuilder,
         control: ControlTokenCodec,
-        tags: Tags,
+        tags: CallTags,
         encode_name: Callable[[str], str],
     ) -> None:
         self._rules = rules

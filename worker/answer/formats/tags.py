@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
+class CallTags:
     """How a model family writes a call:
 
         {open} {call}NAME{named} {key}KEY{keyed}{value}VALUE{value_end} ... {end} {close}

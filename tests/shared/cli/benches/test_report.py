@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from shared.cli.benches.comparison import Comparison
+from shared.cli.benches.comparison import BenchComparison
 from shared.cli.benches.report import report
 from tests.shared.cli.benches.values import LOAD, comparison
 
 
-def lines(found: Comparison, width: int = 140) -> list[str]:
+def lines(found: BenchComparison, width: int = 140) -> list[str]:
     return [line.plain for line in report(found, width)]
 
 
-def row(found: Comparison, turn: str, width: int = 140) -> list[str]:
+def row(found: BenchComparison, turn: str, width: int = 140) -> list[str]:
     return next(line.split() for line in lines(found, width) if line.startswith(turn))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shared.cli.benches.comparison import BenchLoad, Comparison, Side
+from shared.cli.benches.comparison import BenchComparison, BenchLoad, BenchSide
 from shared.cli.benches.conversation import TurnResult
 
 LOAD = BenchLoad(agents=2, turns=4, system_tokens=1000, turn_tokens=100, max_tokens=8, restart=True)
@@ -25,7 +25,7 @@ def answer(agent: int, turn: int) -> TurnResult:
 
 def comparison(
     load: BenchLoad = LOAD, said: Mapping[tuple[int, int], str] | None = None
-) -> Comparison:
+) -> BenchComparison:
     """With the memory 100 tokens of each prompt are computed, in a tenth of the time.
 
     Args:
@@ -44,6 +44,6 @@ def comparison(
         for each in without
     ]
     restart_s = 5.0 if load.restart else None
-    return Comparison(
-        load, "demo", "M9", Side(kept, 4.0, restart_s), Side(without, 20.0, restart_s)
+    return BenchComparison(
+        load, "demo", "M9", BenchSide(kept, 4.0, restart_s), BenchSide(without, 20.0, restart_s)
     )

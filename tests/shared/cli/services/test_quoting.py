@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.cli.services.launchd import property_list
-from shared.cli.services.service import Account, SystemService
+from shared.cli.services.service import SystemService, UserAccount
 from shared.cli.services.systemd import unit
 from shared.errors import SettingsError
 
-ADA = Account("ada", 501, "staff", Path("/Users/ada"))
+ADA = UserAccount("ada", 501, "staff", Path("/Users/ada"))
 _NO_BREAK = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs", "Cc"]))
 
 

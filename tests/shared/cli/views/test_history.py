@@ -1,6 +1,6 @@
 """What `cluster top` remembers."""
 
-from shared.cli.views.history import MINUTE_S, History, OverloadCounts, rejection_counts
+from shared.cli.views.history import MINUTE_S, OverloadCounts, WorkerHistory, rejection_counts
 from shared.ids import WorkerId
 from shared.messages.worker_report import QueuePriorityStatus, QueueStatus, WorkerReport
 from tests.shared.cli.reports import OVERLOADED, PRESSED, worker
@@ -20,27 +20,27 @@ def test_refusals_of_all_priorities_and_workers_add_up() -> None:
 
 
 def test_the_first_look_brings_no_news() -> None:
-    history = History(1)
+    history = WorkerHistory(1)
     history.observe([rejecting(5)], now=100)
     assert history.new_counts == OverloadCounts()
 
 
 def test_news_are_what_came_since_the_look_before() -> None:
-    history = History(1)
+    history = WorkerHistory(1)
     for second, rejected in enumerate((5, 7, 7)):
         history.observe([rejecting(rejected)], now=100 + second)
         assert history.new_counts.rejected == (0, 2, 0)[second]
 
 
 def test_a_worker_that_is_new_brings_no_news() -> None:
-    history = History(1)
+    history = WorkerHistory(1)
     history.observe([rejecting(5)], now=100)
     history.observe([rejecting(3, boot_id="b2")], now=101)
     assert history.new_counts.rejected == 0
 
 
 def test_a_worker_that_was_away_for_a_look_brings_only_what_is_new() -> None:
-    history = History(1)
+    history = WorkerHistory(1)
     history.observe([rejecting(5)], now=100)
     history.observe([], now=101)
     history.observe([rejecting(6)], now=102)
@@ -48,28 +48,28 @@ def test_a_worker_that_was_away_for_a_look_brings_only_what_is_new() -> None:
 
 
 def test_the_last_minute_ends_with_now() -> None:
-    history = History(1)
+    history = WorkerHistory(1)
     for second in range(100, 171):
         history.observe([worker(tokens_per_s=second)], now=second)
     assert history.token_rates(MAC, 170) == list(range(111, 171))
 
 
 def test_a_rate_holds_until_the_next_look() -> None:
-    history = History(10)
+    history = WorkerHistory(10)
     history.observe([worker(tokens_per_s=1)], now=100)
     history.observe([worker(tokens_per_s=2)], now=110)
     assert history.token_rates(MAC, 110)[-12:] == [None, *[1] * 10, 2]
 
 
 def test_a_pause_leaves_a_gap() -> None:
-    history = History(1)
+    history = WorkerHistory(1)
     history.observe([worker(tokens_per_s=1)], now=100)
     history.observe([worker(tokens_per_s=2)], now=105)
     assert history.token_rates(MAC, 105)[-6:] == [1, 1, 1, None, None, 2]
 
 
 def test_nothing_older_than_a_minute_is_kept() -> None:
-    history = History(1)
+    history = WorkerHistory(1)
     history.observe([worker(tokens_per_s=1)], now=100)
     history.observe([], now=200)
     assert history.token_rates(MAC, 200) == [None] * MINUTE_S
