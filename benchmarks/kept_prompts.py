@@ -11,7 +11,7 @@ from benchmarks.engine_alone import sampling
 from shared.ids import ModelId
 from worker.engine.cache_blocks import BlockCodec
 from worker.engine.caches import Cache
-from worker.engine.kv_memory import KVBlockStore, PrefixCacheConfig
+from worker.engine.kv_block_store import KVBlockStore, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PendingPrefill, PrefillBatch, PrefillRow
 from worker.engine.prefix_cache import PrefixCache

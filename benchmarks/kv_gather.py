@@ -52,9 +52,9 @@ def _compare(network: Any, count: int, repeats: int) -> dict[str, Any]:
     import mlx.core as mx
     import numpy as np
 
+    from worker.engine.array_gatherer import as_piece
     from worker.engine.cache_blocks import BlockArrays, BlockCodec, RowPrefix
     from worker.engine.caches import CacheLayout, evaluate
-    from worker.engine.gather import as_piece
 
     layout = CacheLayout(network)
     codec = BlockCodec(layout)

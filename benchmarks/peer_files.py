@@ -32,7 +32,7 @@ from benchmarks.measures import percentiles_ms, print_table, save, spread
 from shared.access.certificates import new_authority, new_server
 from shared.messages.files import FilesOffer
 from tests.worker.peer_files.offering import Offering
-from worker.models.blob import BlobDownload
+from worker.models.blob_download import BlobDownload
 from worker.models.hub import HubFile, HubListing
 from worker.peer_files.peer import Peer
 

@@ -20,7 +20,7 @@ from benchmarks.local_cluster import local_cluster
 from benchmarks.measures import print_table, save, spread
 from shared.client import Cluster, connect
 from shared.errors import ClusterError, Unavailable
-from shared.messages.priorities import Priority
+from shared.messages.base import Priority
 from shared.messages.rollout import ApplyRollout, Rollout, ShowRollout
 from shared.settings.controller import RolloutSettings as RolloutSettings
 from tests.models import make_tiny_model

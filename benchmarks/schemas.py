@@ -37,8 +37,8 @@ from shared.messages.schemas import check_schema
 from shared.messages.structured import Structure
 from tests.models import make_tiny_model
 from tests.worker.grammar.validity import invalidity
-from worker.answer.format import PLAIN_FORMAT
 from worker.answer.grammar import AnswerConstraint, answer_grammar
+from worker.answer.model_output_format import PLAIN_FORMAT
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.facts import SequenceRejected, StepCompleted
 from worker.link.orders import Sampling, ToolCallingOptions

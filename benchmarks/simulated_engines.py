@@ -27,7 +27,7 @@ from shared.settings.base import DEMO_MODEL
 from shared.settings.worker import WorkerSettings
 from worker.agent.agent import WorkerAgent
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
-from worker.engine.prefill_speed import PrefillCost
+from worker.engine.prefill_cost import PrefillCost
 from worker.engine_process.process import EngineProcess
 from worker.link.facts import (
     BatchMeasurements,

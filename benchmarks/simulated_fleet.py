@@ -25,11 +25,11 @@ from shared import subjects
 from shared.bus import Bus, IncomingMessage
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ControllerId, ModelId, SkillName, WorkerId
+from shared.messages.base import PRIORITIES
 from shared.messages.engine_status import EngineStatus, ModelBatchStatus, PrefixCacheStatus
 from shared.messages.events import WorkerEvent
 from shared.messages.model_status import ModelPerformance, ModelStatus
 from shared.messages.prefixes import conversation_links, session_link
-from shared.messages.priorities import PRIORITIES
 from shared.messages.worker_report import (
     Hardware,
     MemoryStatus,

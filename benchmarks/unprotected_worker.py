@@ -6,10 +6,10 @@ For `benchmarks.protection` alone; what it leaves out is what another worker nee
 from shared.messages.request_events import TokensEmitted
 from worker.link.facts import SequenceOutput
 from worker.main import main
+from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import ActiveChoice
 from worker.requests.leader_events import tokens_emitted
-from worker.scheduling import step_results
+from worker.scheduling import step_result_handler
 
 
 def _first_tokens_emitted(
@@ -19,5 +19,5 @@ def _first_tokens_emitted(
 
 
 if __name__ == "__main__":
-    step_results.tokens_emitted = _first_tokens_emitted  # type: ignore[attr-defined]
+    step_result_handler.tokens_emitted = _first_tokens_emitted  # type: ignore[attr-defined]
     main()

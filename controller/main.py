@@ -24,8 +24,7 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.discovery.announcer import announced
-from shared.discovery.controller_announcement import announcement_of
+from shared.discovery.announcer import announced, announcement_of
 from shared.errors import ClusterError
 from shared.ids import ControllerId, name_from
 from shared.logs import BusLogHandler, set_up_logging

@@ -11,9 +11,9 @@ from controller.fleet.link_monitor import LinkMonitor
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.intake.request_handler import ClientMessageHandler
+from controller.leader.controller_queries import ControllerQueries
 from controller.leader.election import LeaderElection, LeaseBackend
 from controller.leader.leader import LeaderService
-from controller.leader.peers import ControllerQueries
 from controller.leader.transfer import receive_transfer, send_to_successor
 from controller.lifecycle.machine import RequestStateMachine
 from controller.membership import MembershipMonitor

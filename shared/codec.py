@@ -1,12 +1,45 @@
-"""Messages as JSON: decoding returns a message or raises one `DecodeError`."""
+"""Messages as JSON: decoding returns a message or raises `DecodeError`. Bases of their types."""
 
-from typing import Any, TypeVar
+import json
+import re
+from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from shared.errors import DecodeError
 from shared.version import PROTOCOL
+
+
+class ExternalInput(BaseModel):
+    """Strict; rejects unknown fields."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, serialize_by_alias=True
+    )
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_RESERVED = frozenset({
+    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "messages",
+    "tokenize", "tools",
+})  # fmt: skip
+"""Variables and options of chat templates that requests and settings cannot set."""
+
+
+def _check_variables(values: dict[str, Any]) -> dict[str, Any]:
+    for name in values:
+        if not _VARIABLE.fullmatch(name):
+            raise PydanticCustomError("at_key", "`{key}` is no valid variable name", {"key": name})
+        if name in _RESERVED:
+            raise PydanticCustomError("at_key", "`{key}` is reserved", {"key": name})
+    return values
+
+
+TemplateValues = Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_check_variables)]
+"""Variables for a chat template, besides messages and tools."""
+
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -94,3 +127,12 @@ def shortened(name: object, limit: int = 80) -> str:
 def json_schema(kind: Any) -> dict[str, Any]:
     """Return the JSON Schema of a message type, as stored in `docs/schemas`."""
     return TypeAdapter(kind).json_schema()
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON; raises ValueError or RecursionError if it is invalid, or has a `NaN`."""
+    return json.loads(text, parse_constant=_reject)
+
+
+def _reject(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")

@@ -15,7 +15,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
-from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.base import PRIORITIES, Priority
 
 _LOOKAHEAD = 8
 _MAX_OVERTAKEN = 4

@@ -1,8 +1,9 @@
-"""Background tasks, referenced until they are done."""
+"""Asyncio tasks: a failure is logged, a cancellation is never lost."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -29,3 +30,16 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a task failed", exc_info=error)
+
+
+@contextlib.contextmanager
+def cancellable() -> Iterator[None]:
+    """Raise a cancellation that the wrapped call of the client has lost: up to Python 3.11
+    `asyncio.wait_for` drops one that arrives together with the result, and the task would go on."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError

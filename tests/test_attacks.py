@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.access.membership import MemberCredentials, read_token
+from shared.access.member_credentials import MemberCredentials, read_token
 from shared.client import Cluster, connect
 from shared.errors import StreamFailed
 from tests.access.members import nats_of

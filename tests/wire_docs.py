@@ -16,11 +16,11 @@ from shared.codec import json_schema
 from shared.errors import ERROR_CODES
 from shared.messages import (
     control,
+    controller_report,
     dispatch,
     events,
     files,
     health,
-    lease,
     logs,
     request,
     request_events,
@@ -73,7 +73,7 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     events.WorkerEvent,
     events.KeptPrefixes,
     events.ControllerEvent,
-    lease.LeaseRecord,
+    controller_report.LeaseRecord,
     request_events.RequestEvents,
     health.ControllerHealth,
     health.WorkerHealth,

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -27,20 +28,31 @@ from shared.cli.options import (
 )
 from shared.discovery.selection import is_server_unset, select_servers
 from shared.errors import NoResponders, RequestTimedOut, SettingsError
-from shared.ids import WorkerId
+from shared.folders import data_folder
+from shared.ids import WorkerId, is_name, name_from
 from shared.logs import BusLogHandler, set_up_logging
 from shared.python_module import python_module
 from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
-from shared.settings.ignored import ignored_settings
-from shared.settings.rolled_out import RolledOutVersion
+from shared.settings.rolled_out import RolledOutVersion, ignored_settings
 from worker.agent.agent import WorkerAgent
 from worker.agent.configuration import RolledOutConfiguration
-from worker.agent.engine_plan import engine_plan
-from worker.agent.identity import stable_worker_id
+from worker.agent.engine_count import engine_count
 from worker.host.machine import available_cores, this_machine
 from worker.models import demo_model
+
+
+def stable_worker_id() -> WorkerId:
+    """Return the id that this machine used before, or derive one from the host name."""
+    path = data_folder() / "worker-id"
+    if path.is_file() and is_name(stored := path.read_text().strip()):
+        return WorkerId(stored)
+    derived = name_from(socket.gethostname())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(derived + "\n")
+    return WorkerId(derived)
+
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +211,7 @@ def _fetch(model: str) -> None:
 
 def _check(settings: ClusterSettings, *, as_json: bool) -> int:
     """Run the check in a separate process, since only the engine package may import MLX."""
-    plan = engine_plan(settings)
+    plan = engine_count(settings)
     threads = settings.worker.engines.fixed_threads or available_cores()
     command = [
         *(*python_module("worker.engine.check"), "--threads", str(threads)),

@@ -4,7 +4,7 @@ seconds of any monotonic clock."""
 import statistics
 from collections import deque
 
-from shared.messages.priorities import Priority
+from shared.messages.base import Priority
 from shared.settings.controller import DispatchSettings
 
 PAUSE_S = 0.02

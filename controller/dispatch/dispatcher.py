@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from controller.dispatch.dispatch_queue import DispatchOutcome, DispatchQueue
-from controller.dispatch.retry_schedule import RetrySchedule
 from controller.dispatch.router import Router, all_rejected, is_temporary, waiting_kind
-from controller.dispatch.wait_queue import WaitQueue
-from controller.fleet.placement import DispatchAttempt
+from controller.dispatch.wait_queue import RetrySchedule, WaitQueue
+from controller.fleet.placement import RequestPlacement
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.requests.client_messages import accepted_status
@@ -123,7 +122,7 @@ class Dispatcher:
         except NoRoute as error:
             return error
         prefill_ms = decision.chosen.ttft.prefill_ms
-        placement = DispatchAttempt(
+        placement = RequestPlacement(
             decision.worker, prefill_ms, now, choices=request.contents.choices
         )
         if request.contents.debug:

@@ -1,13 +1,13 @@
-"""The wait queue: requests for which no worker has capacity now, bounded in number and in time.
-Plain state."""
+"""When a request is dispatched again: once a worker has capacity, or some time after a failure."""
 
 from collections.abc import Callable, Hashable
 
 from controller.requests.metrics import DispatchCounts
 from controller.requests.request import TrackedRequest
 from controller.routing import NoRoute
-from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.base import PRIORITIES, Priority
 from shared.request_queue import PriorityQueue
+from shared.settings.controller import RetrySettings
 from shared.settings.controller import WaitingRoomSettings as Limits
 
 
@@ -79,3 +79,32 @@ class WaitQueue:
                 place_again(request)
                 if request.state == "queued":
                     unplaced.add(alike)
+
+
+class RetrySchedule:
+    """
+    Args:
+        rng: returns a random number from 0 to 1, so that requests that failed together are not
+            retried together.
+    """
+
+    def __init__(self, settings: RetrySettings, rng: Callable[[], float]) -> None:
+        self._settings = settings
+        self._rng = rng
+
+    def delay_s(self, failures: int) -> float | None:
+        """Return the delay after this many failed attempts, at least 1; None if there is no further
+        attempt."""
+        settings = self._settings
+        if not settings.enabled or failures >= settings.max_attempts:
+            return None
+        return self.backoff_s(failures)
+
+    def backoff_s(self, failures: int) -> float:
+        """Return the delay after this many failed attempts, regardless of the maximum."""
+        settings = self._settings
+        delay_ms = float(settings.initial_delay_ms)
+        for _ in range(failures - 1):  # a power would overflow long after the limit is reached
+            delay_ms = min(settings.max_delay_ms, delay_ms * settings.multiplier)
+        jitter = 1 + settings.jitter * (2 * self._rng() - 1)
+        return min(delay_ms, settings.max_delay_ms) * jitter / 1000

@@ -8,7 +8,7 @@ Outcome = Literal["served", "fault", "other"]
 """The worker did its part, failed by its own fault, or the outcome says neither."""
 
 
-class DispatchAttempt:
+class RequestPlacement:
     """An attempt at a worker, from the moment the worker is selected. Each end is reported once;
     later reports change nothing."""
 

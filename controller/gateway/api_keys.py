@@ -20,7 +20,7 @@ from shared.codec import first_problem
 from shared.errors import ClusterError, SettingsError
 from shared.folders import data_folder
 from shared.ids import LOCAL_CLIENT, NAME_PATTERN, ClientName
-from shared.messages.priorities import Priority
+from shared.messages.base import Priority
 
 logger = logging.getLogger(__name__)
 

@@ -27,14 +27,15 @@ from controller.gateway.endpoint import (
     key_of,
     request_id_of,
 )
-from controller.gateway.inference_service import CallerRequest, InferenceClient
+from controller.gateway.inference_client import CallerRequest, InferenceClient
 from controller.gateway.metrics import GatewayMetrics
-from controller.gateway.model_directory import ListedModel, ModelResolver
+from controller.gateway.model_resolver import ListedModel, ModelResolver
 from controller.gateway.openai.chat_answers import ChatCompletionSerializer
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextCompletionSerializer
 from controller.gateway.openapi import openapi_document
-from controller.gateway.request_body import parse_body, read_body
+from controller.gateway.request_body import HEADER as IGNORED_FIELDS_HEADER
+from controller.gateway.request_body import header_value, parse_body, read_body
 from controller.gateway.responses.answers import ResponseObjectSerializer
 from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.responses.stored import ResponseStore
@@ -44,10 +45,8 @@ from controller.gateway.streaming_response import (
     InferenceResponse,
     ResponseSerializer,
 )
-from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
-from controller.gateway.unknown_fields import header_value
 from shared.errors import ClusterError, RequestError
-from shared.messages.priorities import Priority, PriorityName, canonical_priority
+from shared.messages.base import Priority, PriorityName, canonical_priority
 from shared.settings.gateway import GatewaySettings
 from shared.version import VERSION
 

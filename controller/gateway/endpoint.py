@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.gateway.anthropic.errors import AnthropicErrorFormat
 from controller.gateway.api_keys import ApiKey, ApiKeyRing
-from controller.gateway.dialect import ApiErrorFormat, json_headers
+from controller.gateway.error_format import ApiErrorFormat, json_headers
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.openai.errors import OpenAiErrorFormat
-from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
+from controller.gateway.request_body import HEADER as IGNORED_FIELDS_HEADER
 from shared.errors import ClusterError
 from shared.ids import RequestId, new_request_id
 

@@ -20,7 +20,7 @@ from controller.gateway.api_keys import (
 from shared.cli.options import json_option, prints_errors
 from shared.codec import first_problem
 from shared.errors import SettingsError
-from shared.messages.priorities import PRIORITIES
+from shared.messages.base import PRIORITIES
 from shared.settings import ClusterSettings
 
 _HELP = """Manage the API keys of the gateway, and their limits.

@@ -14,7 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
+from controller.requests.metrics import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
 from shared.ids import ClientName
 from shared.messages.stream import Usage
 

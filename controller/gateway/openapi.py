@@ -7,7 +7,7 @@ from pydantic.json_schema import models_json_schema
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.responses.requests import ResponsesRequest
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from shared.version import VERSION
 
 _ERRORS = {

@@ -1,16 +1,85 @@
 """The body of a request: read with limits of size and time, and validated."""
 
 import asyncio
+import re
 import zlib
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 from starlette.requests import Request
 
-from controller.gateway.unknown_fields import remove_unknown_fields
+from shared.codec import ExternalInput, shortened
 from shared.errors import InvalidRequest, RequestError
-from shared.external_model import ExternalInput
 from shared.messages.request_parsing import reject_unusual_objects, to_invalid_request
+
+HEADER = "x-ignored-fields"
+_MAX_BYTES = 1024
+_UNSAFE = re.compile(r"[^A-Za-z0-9_$@:*.-]")
+
+
+def remove_unknown_fields(request: BaseModel) -> list[str]:
+    """Remove unknown fields at every depth; return their sorted paths, with `*` for a list index.
+
+    Args:
+        request: validated with `extra="allow"`; is mutated.
+    """
+    return sorted({".".join(path) for path in _removed(request, ())})
+
+
+def header_value(paths: Sequence[str]) -> str:
+    """Return a header value with as many paths as fit; clients choose the names in the paths."""
+    value = ""
+    for path in map(_sanitized, paths):
+        longer = f"{value}, {path}" if value else path
+        if len(longer) > _MAX_BYTES - len(", ..."):
+            return f"{value}, ..."
+        value = longer
+    return value
+
+
+def _removed(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    match value:
+        case BaseModel():
+            unknown = value.__pydantic_extra__
+            if unknown and value.model_config.get("extra") != "allow":
+                yield from ((*path, shortened(name)) for name in unknown)
+                unknown.clear()
+            for name in value.model_fields_set:
+                yield from _removed(getattr(value, name, None), (*path, name))
+        case list():
+            for element in value:
+                if isinstance(element, BaseModel):
+                    yield from _removed(element, (*path, "*"))
+
+
+def _sanitized(path: str) -> str:
+    return _UNSAFE.sub("?", path)
+
+
+@dataclass(frozen=True)
+class NoneAlias:
+    """Annotation of an optional field: `value` is read as None."""
+
+    value: int | str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._replaced, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"const": self.value}]}
+
+    def _replaced(self, value: Any) -> Any:
+        is_sentinel = type(value) is type(self.value) and value == self.value
+        return None if is_sentinel else value
+
 
 E = TypeVar("E", bound=ExternalInput)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from controller.gateway.api_keys import ApiKeyRing, default_keys_file
 from controller.gateway.app import GatewayApp
-from controller.gateway.inference_service import InferenceClient
+from controller.gateway.inference_client import InferenceClient
 from controller.gateway.metrics import GatewayMetrics
-from controller.gateway.model_directory import ModelResolver
-from controller.gateway.quotas import ClientRateLimiter
+from controller.gateway.model_resolver import ModelResolver
+from controller.gateway.rate_limiter import ClientRateLimiter
 from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.server import HttpServer
 from shared.bus import Bus, ObjectStore

@@ -15,9 +15,9 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from controller.gateway.api_keys import ApiKey
-from controller.gateway.dialect import ApiErrorFormat, json_headers
 from controller.gateway.endpoint import ShuttingDown
-from controller.gateway.inference_service import CallerRequest, InferenceClient, InferenceStream
+from controller.gateway.error_format import ApiErrorFormat, json_headers
+from controller.gateway.inference_client import CallerRequest, InferenceClient, InferenceStream
 from shared.client import Completion
 from shared.errors import ClusterError
 from shared.messages.stream import ChoiceOutput, Usage

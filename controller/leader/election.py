@@ -15,15 +15,14 @@ from typing import Protocol
 
 from controller.fleet.link_monitor import LinkMonitor
 from controller.fleet.registry import NodeRegistry
-from controller.leader.peers import ControllerQueries
+from controller.leader.controller_queries import ControllerQueries
 from shared.bus import Subscription
 from shared.bus.lease_store import LeaseEntry
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, NoJetStream, WriteConflict
 from shared.ids import BootId, ControllerId
-from shared.messages.controller_report import ControllerReport
-from shared.messages.lease import LeaseRecord
+from shared.messages.controller_report import ControllerReport, LeaseRecord
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from controller.requests.instructions import (
 )
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId, WorkerId

@@ -8,7 +8,7 @@ from controller.dispatch.dispatcher import Dispatcher
 from controller.lifecycle.endings import EndingActions
 from controller.lifecycle.history import history_needed, history_to_prepend
 from controller.lifecycle.leader_term import LeaderTerm
-from controller.lifecycle.takeover import RequestAdoption
+from controller.lifecycle.request_adoption import RequestAdoption
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.events import SessionHistoryReceived
 from controller.requests.instructions import InstructionList, SendToPromptListRunner

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable
 
 from controller.fleet.registry import NodeRegistry
+from controller.lifecycle.claimed_workers import ClaimedWorkers
 from controller.lifecycle.timers import RequestTimers
-from controller.lifecycle.worker_claims import ClaimedWorkers
 from controller.requests.client_messages import state_name
 from controller.requests.events import QueryReceived
 from controller.requests.instructions import (

@@ -9,7 +9,7 @@ from controller.requests.client_messages import cancellation, failure
 from controller.requests.instructions import InstructionList, SendToPromptListRunner
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import TrackedRequest
-from controller.requests.session_turns import SessionQueues
+from controller.requests.session_queues import SessionQueues
 from controller.requests.store import RequestStore
 from shared.errors import is_caused_by_request
 from shared.messages.control import ForgetSession

@@ -20,7 +20,7 @@ from controller.lifecycle.attempts import AttemptActions
 from controller.lifecycle.client_queries import QueryActions
 from controller.lifecycle.endings import EndingActions
 from controller.lifecycle.leader_term import LeaderTerm
-from controller.lifecycle.takeover import RequestAdoption
+from controller.lifecycle.request_adoption import RequestAdoption
 from controller.lifecycle.timers import RequestTimers
 from controller.requests import events
 from controller.requests.client_messages import failure
@@ -28,7 +28,7 @@ from controller.requests.events import Event
 from controller.requests.instructions import Instruction, InstructionList
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import RequestKey, TrackedRequest
-from controller.requests.session_turns import SessionQueues
+from controller.requests.session_queues import SessionQueues
 from controller.requests.store import RequestStore
 from controller.requests.transitions import TRANSITIONS, Action, Trigger
 from shared.ids import BootId, ControllerId, WorkerId

@@ -5,9 +5,9 @@ import math
 from collections.abc import Callable
 
 from controller.dispatch.dispatcher import Dispatcher, TriggerHandler
+from controller.lifecycle.claimed_workers import REPUBLISHED_WITHIN_S
 from controller.lifecycle.leader_term import LeaderTerm
-from controller.lifecycle.takeover import QUIET_S
-from controller.lifecycle.worker_claims import REPUBLISHED_WITHIN_S
+from controller.lifecycle.request_adoption import QUIET_S
 from controller.requests.deadlines import DeadlineHeap
 from controller.requests.instructions import InstructionList
 from controller.requests.request import TrackedRequest

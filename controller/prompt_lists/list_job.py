@@ -7,7 +7,6 @@ from typing import Any
 from controller.prompt_lists.list_parts import PromptListPart
 from controller.requests.request import TrackedRequest
 from shared.ids import RequestId
-from shared.inboxes import StreamSubscribers
 from shared.messages.stream import (
     ChoiceOutput,
     ChunkMessage,
@@ -19,7 +18,8 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
-from shared.stream_log import MAX_BYTES, OutputHistory
+from shared.output_history import MAX_BYTES, OutputHistory
+from shared.stream_subscribers import StreamSubscribers
 
 _PROGRESS: tuple[StatusName | None, ...] = (
     None, "accepted", "queued", "loading", "preempted", "migrating", "prefill", "running"

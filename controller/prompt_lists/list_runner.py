@@ -32,7 +32,6 @@ from shared.client.recovery import RecoveryInputs, StreamRecovery
 from shared.clock import boottime_s
 from shared.errors import ClusterError, DecodeError
 from shared.ids import RequestId
-from shared.inboxes import PROBE_INTERVAL_S
 from shared.messages.stream import (
     KEEP_ALIVE_S,
     ChoiceOutput,
@@ -45,6 +44,7 @@ from shared.messages.stream import (
     decode,
     encode,
 )
+from shared.stream_subscribers import PROBE_INTERVAL_S
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -24,10 +24,15 @@ from prometheus_client.registry import Collector
 from controller.fleet.circuit_breaker import BreakerState
 from controller.fleet.registry import NodeRegistry
 from controller.fleet.worker_view import WorkerView
-from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
 from controller.requests.request import TrackedRequest
 from controller.routing import RouteDecision, RouteQuery
 from shared.ids import ModelId, WorkerId
+
+FIRST_TOKEN_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 35, 60, 120)
+REQUEST_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second, unused series per metric
+
 
 _DISPATCH_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 _BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half-open", "open")

@@ -4,15 +4,15 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from controller.fleet.placement import DispatchAttempt, Outcome
+from controller.fleet.placement import Outcome, RequestPlacement
 from controller.requests.answer_progress import AnswerProgress
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
+from shared.messages.base import Priority
 from shared.messages.control import AttemptRef, ClaimedRequest
 from shared.messages.conversation import Message
 from shared.messages.dispatch import MAX_INBOXES, Dispatch, DispatchRejection, dispatch_json
-from shared.messages.priorities import Priority
 from shared.messages.request import InferenceRequest
 from shared.messages.request_events import AttemptFailed, TokensEmitted
 from shared.messages.routes import Route
@@ -101,7 +101,7 @@ class TrackedRequest:
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     model: ModelId | None = None
-    placement: DispatchAttempt | None = None
+    placement: RequestPlacement | None = None
     query: RouteQuery | None = None
     decision: RouteDecision | None = None
     no_route: NoRoute | None = None
@@ -290,7 +290,7 @@ class TrackedRequest:
         self.inboxes += [inbox for inbox in inboxes if inbox not in self.inboxes]
         del self.inboxes[:-MAX_INBOXES]
 
-    def offer(self, decision: RouteDecision, placement: DispatchAttempt) -> None:
+    def offer(self, decision: RouteDecision, placement: RequestPlacement) -> None:
         """Begin an attempt: the request is offered to a worker."""
         view = decision.worker
         self.state, self.reason, self.attempt = "offered", "dispatching", self.attempt + 1

@@ -18,10 +18,10 @@ from controller.rollout.policy import (
     change_rollout,
     decide,
     on_trial,
+    plan_steps,
     record_order,
     start_rollout,
 )
-from controller.rollout.steps import plan_steps
 from controller.rollout.store import RolloutStore
 from controller.rollout.worker_metrics import PeriodMetrics
 from shared import subjects

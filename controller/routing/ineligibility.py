@@ -9,8 +9,8 @@ from controller.fleet.worker_view import WorkerView
 from controller.routing.route_query import RouteQuery
 from shared.errors import Unavailable
 from shared.ids import ModelId, WorkerId
+from shared.messages.base import Priority
 from shared.messages.model_status import ModelStatus
-from shared.messages.priorities import Priority
 from shared.messages.request import Requirements
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS, WorkerReport, rejects
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from shared.ids import ModelId, SessionKey, WorkerId
-from shared.messages.priorities import Priority
+from shared.messages.base import Priority
 from shared.messages.request import Requirements
 
 Links = Sequence[tuple[str, float]]

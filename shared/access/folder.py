@@ -18,8 +18,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shared.access.certificates import CertificateAndKey, new_authority
-from shared.access.keys import new_seed, public_key
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials, new_seed, public_key
 from shared.access.private_file import write_private
 from shared.access.roles import Role
 from shared.access.server_config import User, in_url

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.access.keys import new_seed, public_key
+from shared.access.member_credentials import new_seed, public_key
 from shared.access.roles import Role, permissions
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials
 from shared.access.private_file import write_private
 from shared.access.roles import Role
 from shared.errors import SettingsError

@@ -4,10 +4,9 @@ from shared.bus.bus import Bus
 from shared.bus.client import ServerInfo
 from shared.bus.key_value import KeyValueEntry, KeyValueStore
 from shared.bus.lease_store import LeaseEntry, LeaseStore
-from shared.bus.message import Handler, IncomingMessage
 from shared.bus.object_store import ObjectStore
 from shared.bus.service import Endpoint, MicroService
-from shared.bus.subscription import Subscription
+from shared.bus.subscription import Handler, IncomingMessage, Subscription
 
 __all__ = [
     "Bus",

@@ -13,15 +13,14 @@ from collections.abc import Awaitable, Callable, Mapping
 import nats.errors
 from nats.js import JetStreamContext
 
-from shared.bus.cancelling import cancellable
 from shared.bus.client import PatchedNatsClient, ServerInfo
-from shared.bus.message import Handler, IncomingMessage
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
 from shared.bus.refusals import PermissionViolationWatcher
 from shared.bus.service import MicroService
-from shared.bus.subscription import Subscription
+from shared.bus.subscription import Handler, IncomingMessage, Subscription
 from shared.errors import BusError, BusUnreachable, NoResponders, PayloadTooLarge, RequestTimedOut
 from shared.settings.nats import NatsSettings
+from shared.tasks import cancellable
 
 logger = logging.getLogger(__name__)
 

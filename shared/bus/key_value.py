@@ -8,9 +8,9 @@ import nats.js.errors
 from nats.js.kv import KeyValue
 
 from shared.bus.bus import Bus
-from shared.bus.cancelling import cancellable
-from shared.bus.replicas import NOT_CLUSTERED, REPLICAS
+from shared.bus.options import NOT_CLUSTERED, REPLICAS
 from shared.errors import BusError, WriteConflict
+from shared.tasks import cancellable
 
 _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
 

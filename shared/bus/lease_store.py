@@ -15,9 +15,8 @@ import orjson
 
 from shared import subjects
 from shared.bus.bus import Bus
-from shared.bus.message import IncomingMessage
-from shared.bus.replicas import NOT_CLUSTERED, REPLICAS
-from shared.bus.subscription import Subscription
+from shared.bus.options import NOT_CLUSTERED, REPLICAS
+from shared.bus.subscription import IncomingMessage, Subscription
 from shared.errors import BusError, NoJetStream, NoResponders, WriteConflict
 
 _NO_STREAM = 10059

@@ -14,9 +14,9 @@ from nats.js.object_store import OBJ_CHUNKS_PRE_TEMPLATE, OBJ_STREAM_TEMPLATE
 from nats.js.object_store import ObjectStore as NatsStore
 
 from shared.bus.bus import Bus
-from shared.bus.cancelling import cancellable
-from shared.bus.replicas import NOT_CLUSTERED, REPLICAS
+from shared.bus.options import NOT_CLUSTERED, REPLICAS
 from shared.errors import BusError, JetStreamFull
+from shared.tasks import cancellable
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,12 @@ from typing import Any
 from shared.errors import SettingsError
 from shared.settings.nats import NatsSettings, TlsSettings
 
+REPLICAS = 3
+"""Requested first."""
+NOT_CLUSTERED = 10074
+"""The error code of a server outside a NATS cluster, which cannot replicate a stream."""
+
+
 RECONNECT_WAIT_S = 0.25
 PING_INTERVAL_S = 10
 CONNECT_TIMEOUT_S = 3

@@ -17,11 +17,11 @@ from rich.console import Console
 
 from shared.access.archive import back_up, restore
 from shared.access.folder import AccessFolder, new_listening
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials
 from shared.access.roles import ROLES, Role
 from shared.access.server_folder import CONFIG_NAME, PID_NAME, ServerConfigFolder
 from shared.access.stored_memberships import join, membership
-from shared.cli.groups import DefaultListGroup
+from shared.cli.lazy_group import DefaultListGroup
 from shared.cli.options import json_option, prints_errors, reject_empty, version_option
 from shared.cli.views.users import user_table
 from shared.folders import data_folder

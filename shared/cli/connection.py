@@ -9,9 +9,9 @@ from typing import TypeVar
 import uvloop
 from pydantic import SecretStr
 
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials
 from shared.access.stored_memberships import membership
-from shared.cli.local.stored import stored_token
+from shared.cli.local.addresses import stored_token
 from shared.cli.options import read_settings
 from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster, connect

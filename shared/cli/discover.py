@@ -9,7 +9,7 @@ import orjson
 from shared.cli.options import json_option, prints_errors
 from shared.cli.wait_notice import wait_notice
 from shared.discovery.announcement import ClusterAnnouncement
-from shared.discovery.finder import discovering
+from shared.discovery.discovered_clusters import discovering
 from shared.discovery.selection import format_cluster
 
 

@@ -1,4 +1,4 @@
-"""A command group that imports a subcommand when the subcommand is used."""
+"""Groups of commands: one imports a command when it runs, one has a default command."""
 
 import importlib
 from collections.abc import Mapping
@@ -44,3 +44,12 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self._summaries.items()))
+
+
+class DefaultListGroup(click.Group):
+    """Runs the subcommand `ls` if no subcommand is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("--help", "--version")):
+            args = ["ls", *args]
+        return super().parse_args(ctx, args)

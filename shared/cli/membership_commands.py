@@ -8,7 +8,7 @@ import click
 import orjson
 import uvloop
 
-from shared.access.membership import MemberCredentials, read_token
+from shared.access.member_credentials import MemberCredentials, read_token
 from shared.access.roles import ROLES
 from shared.access.stored_memberships import (
     MemberProgram,

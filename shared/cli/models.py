@@ -12,7 +12,7 @@ import orjson
 from rich.console import Console
 
 from shared.cli.connection import with_cluster
-from shared.cli.groups import DefaultListGroup
+from shared.cli.lazy_group import DefaultListGroup
 from shared.cli.model_orders import LOADED, load, models_on_workers, unload
 from shared.cli.options import (
     json_option,

@@ -1,5 +1,6 @@
 """`cluster run`."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,60 @@ from shared.cli.answer import answer_as_dict, print_answer
 from shared.cli.connection import with_cluster
 from shared.cli.options import json_option, prints_errors, settings_options, version_option
 from shared.cli.request import request_fields, request_options, system_messages
-from shared.cli.schema_file import read_schema
 from shared.client import Cluster
 from shared.client.typed import read_value
+from shared.codec import strict_json
 from shared.errors import ClusterError, SettingsError, StreamFailed
+from shared.messages.schemas import MAX_SCHEMA_BYTES, check_schema
+
+_MAX_FILE_BYTES = 8 * MAX_SCHEMA_BYTES
+"""Includes white space."""
+
+
+def read_schema(path: Path) -> dict[str, Any]:
+    """Return the schema in a file.
+
+    Raises:
+        SettingsError: the file has no valid schema; names the file and the position.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise _wrong(path, error.strerror or str(error)) from None
+    except ValueError as error:  # a path with a zero byte
+        raise _wrong(path, str(error)) from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise _wrong(path, f"the file has more than {_MAX_FILE_BYTES} bytes")
+    try:
+        schema = strict_json(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _wrong(path, f"line {line}: not UTF-8") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _wrong(path, f"{where}: not valid JSON: {error.msg}") from None
+    except RecursionError:
+        raise _wrong(path, "nested too deeply") from None
+    except ValueError as error:  # `NaN`, a number of thousands of digits
+        raise _wrong(path, str(error)) from None
+    if not isinstance(schema, dict):
+        raise _wrong(path, f"a schema must be an object, not {_kind(schema)}")
+    try:
+        check_schema(schema)
+    except ValueError as error:
+        raise _wrong(path, str(error)) from None
+    return schema
+
+
+def _kind(value: Any) -> str:
+    kinds = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def _wrong(path: Path, problem: str) -> SettingsError:
+    return SettingsError(f"--schema: {path}: {problem}")
+
 
 _SCHEMA_PARAM = "response_format.json_schema.schema"
 

@@ -8,14 +8,18 @@ from pathlib import Path
 import click
 import orjson
 
-from shared.cli.groups import DefaultListGroup
+from shared.cli.lazy_group import DefaultListGroup
 from shared.cli.options import config_option, json_option, prints_errors, version_option
 from shared.cli.services.catalogue import MAC_ONLY, SERVICES
 from shared.cli.services.installer import install, uninstall
 from shared.cli.services.launchd import log_rotation, rotation_file
 from shared.cli.services.requested import logs_folder, requested_service
 from shared.cli.services.service import Level, UserAccount, label_of
-from shared.cli.services.supervisor import ServiceManagerName, local_supervisor, supervisor_named
+from shared.cli.services.service_manager import (
+    ServiceManagerName,
+    local_supervisor,
+    supervisor_named,
+)
 from shared.errors import SettingsError
 
 _HELP = f"""Run parts of a cluster as services on this machine: launchd on a Mac, systemd on Linux.

@@ -9,7 +9,7 @@ import orjson
 from rich.console import Console
 
 from shared.cli.connection import with_cluster
-from shared.cli.groups import DefaultListGroup
+from shared.cli.lazy_group import DefaultListGroup
 from shared.cli.options import (
     json_option,
     prints_errors,

@@ -9,7 +9,7 @@ import uvloop
 from rich.console import Console
 from rich.text import Text
 
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials
 from shared.access.stored_memberships import joined_settings
 from shared.bus import Bus
 from shared.cli.connection import service_membership, with_cluster

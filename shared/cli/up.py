@@ -14,12 +14,17 @@ import orjson
 from filelock import FileLock, Timeout
 
 from shared.cli.local.access import SharedToken, credential_variables
-from shared.cli.local.addresses import is_loopback, network_address
+from shared.cli.local.addresses import (
+    DEFAULT_PORT,
+    cluster_folder,
+    is_loopback,
+    network_address,
+    required_token,
+)
 from shared.cli.local.cluster import LocalCluster, LocalPlan
 from shared.cli.local.http_gateway import check_port
 from shared.cli.local.model import fetch_demo_model, model_flags
 from shared.cli.local.serving import run_supervised, run_until_stopped, wait_until_ready
-from shared.cli.local.stored import DEFAULT_PORT, cluster_folder, required_token
 from shared.cli.options import (
     config_option,
     json_option,

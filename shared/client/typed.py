@@ -12,12 +12,11 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import DataclassSchema, ModelSchema, TypedDictSchema
 
-from shared.codec import first_problem, shortened
+from shared.codec import first_problem, shortened, strict_json
 from shared.errors import InvalidAnswer, InvalidRequest
 from shared.messages.request import InferenceRequest
 from shared.messages.schemas import check_schema
 from shared.messages.stream import Usage
-from shared.strict_json import strict_json
 
 Schema = type[BaseModel] | Mapping[str, Any]
 """The schema of an answer: a pydantic model, or a JSON schema."""

@@ -1,14 +1,20 @@
 """Announces a cluster on the local network."""
 
 import contextlib
+import hashlib
 import ipaddress
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
-from shared.discovery.announcement import SERVICE_TYPE, ClusterAnnouncement
+from shared.bus import ServerInfo
+from shared.discovery.announcement import SERVICE_TYPE, Access, ClusterAnnouncement
+from shared.settings.nats import NatsSettings
 
 logger = logging.getLogger(__name__)
 
@@ -57,3 +63,59 @@ def _addresses(interfaces: Sequence[str]) -> list[str]:
              if entry.family in (socket.AF_INET, socket.AF_INET6)]  # fmt: skip
     found = [ipaddress.ip_address(address.partition("%")[0]) for address in known]
     return [str(address) for address in found if not (address.is_loopback or address.is_link_local)]
+
+
+def announcement_of(settings: NatsSettings, server: ServerInfo) -> ClusterAnnouncement | None:
+    """Return the announcement; None if only this machine can reach the server.
+
+    Args:
+        settings: of the controller's connection.
+    """
+    remote = tuple(_without_credentials(url) for url in settings.servers if not _is_local(url))
+    if not remote and not _is_wildcard(server.host):
+        return None
+    authority = _fingerprint(settings)
+    return ClusterAnnouncement(
+        cluster=server.cluster or server.name,
+        id=authority or server.cluster or server.id,
+        access=_access(settings, server),
+        servers=remote,
+        port=server.port,
+        authority=authority,
+    )
+
+
+def _access(settings: NatsSettings, server: ServerInfo) -> Access:
+    if settings.nkey_seed_file is not None or settings.user_credentials is not None:
+        return "keys"
+    if settings.token is not None:
+        return "token"
+    return "keys" if server.requires_auth else "open"
+
+
+def _without_credentials(url: str) -> str:
+    scheme, _, rest = url.rpartition("://")
+    return f"{scheme or 'nats'}://{rest.rpartition('@')[2]}"
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url if "://" in url else f"nats://{url}").hostname or ""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _is_wildcard(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return False
+
+
+def _fingerprint(settings: NatsSettings) -> str:
+    if settings.tls is None or settings.tls.ca_file is None:
+        return ""
+    try:
+        pem = Path(settings.tls.ca_file).expanduser().read_text()
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+    except (OSError, ValueError):
+        return ""

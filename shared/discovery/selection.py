@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from shared.discovery.announcement import ClusterAnnouncement
-from shared.discovery.finder import DiscoveredClusters, discovering
+from shared.discovery.discovered_clusters import DiscoveredClusters, discovering
 from shared.errors import SettingsError
 from shared.settings.nats import DiscoverySettings, NatsSettings
 from shared.settings.tree import ClusterSettings

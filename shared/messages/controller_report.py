@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.codec import InternalMessagePart
+from shared.codec import InternalMessage, InternalMessagePart
 from shared.ids import NAME_PATTERN, BootId, ControllerId, WorkerId
 from shared.messages.base import Count
 
@@ -56,3 +56,18 @@ class ControllerReport(InternalMessagePart):
     needs_restart: bool = False
     uptime_s: float = 0.0
     tasks: Count = 0
+
+
+class LeaseRecord(InternalMessage):
+    """The leader's lease in JetStream.
+
+    Attributes:
+        term: one higher than that of the previous leader. Every order of a leader carries it, and
+            attempts of term t are counted from 1000 * (t - 1) + 1, so that no number is used twice.
+        released: the controller does not lead any more; another one may lead at once.
+    """
+
+    controller: ControllerId = Field(pattern=NAME_PATTERN)
+    boot_id: BootId = Field(pattern=NAME_PATTERN)
+    term: Count = 0
+    released: bool = False

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from shared.messages.tools import ToolCall
 
 MAX_CALLS = 4096

@@ -4,8 +4,7 @@ from typing import Literal
 
 from shared.codec import InternalMessagePart
 from shared.ids import ModelId
-from shared.messages.base import Count
-from shared.messages.priorities import Priority
+from shared.messages.base import Count, Priority
 
 ModelState = Literal["available", "loading", "warm", "failed"]
 LoadPhase = Literal["downloading", "loading", "warming"]

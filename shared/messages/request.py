@@ -12,8 +12,9 @@ from typing import Annotated, Literal, Self
 import orjson
 from pydantic import Field, model_validator
 
-from shared.external_model import ExternalInput, TemplateValues
+from shared.codec import ExternalInput, TemplateValues
 from shared.ids import DERIVED_SESSION, ID_PATTERN, ClientName, RequestId
+from shared.messages.base import PRIORITIES, Priority, PriorityName, canonical_priority
 from shared.messages.conversation import (
     MAX_CALLS,
     Message,
@@ -22,7 +23,6 @@ from shared.messages.conversation import (
     turn_bytes,
     utf8_bytes,
 )
-from shared.messages.priorities import PRIORITIES, Priority, PriorityName, canonical_priority
 from shared.messages.structured import ResponseFormat, Structure, StructuredOutputs
 from shared.messages.tools import Tools
 

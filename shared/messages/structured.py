@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from shared.messages.schemas import MAX_SCHEMA_BYTES, check_schema
 
 StructureKind = Literal["json", "regex", "choice", "grammar"]

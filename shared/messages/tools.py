@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from shared.messages.schemas import check_schema
 
 TOOL_NAME_PATTERN = r"^[A-Za-z0-9_.:-]{1,128}$"

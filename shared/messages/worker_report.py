@@ -6,10 +6,9 @@ from pydantic import Field
 
 from shared.codec import InternalMessagePart
 from shared.ids import NAME_PATTERN, BootId, ModelId, WorkerId
-from shared.messages.base import Count
+from shared.messages.base import Count, Priority
 from shared.messages.engine_status import EngineStatus
 from shared.messages.model_status import ModelStatus
-from shared.messages.priorities import Priority
 
 WorkerState = Literal["starting", "warming", "ready", "draining", "stopped", "unhealthy"]
 MemoryPressure = Literal["none", "soft", "hard"]

@@ -18,9 +18,9 @@ from pydantic_settings import (
 
 from shared.codec import shortened
 from shared.errors import SettingsError
-from shared.settings.origin import PREFIX, SettingOrigins, section, value_shape
 from shared.settings.overrides import Values, WorkerProperties, merged, overridden
 from shared.settings.rolled_out import RolledOutVersion, combined
+from shared.settings.setting_origins import PREFIX, SettingOrigins, section, value_shape
 from shared.settings.tree import ClusterSettings
 from shared.settings.yaml_file import YamlFile
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.external_model import TemplateValues
+from shared.codec import TemplateValues
 from shared.settings.base import Count, PriorityName, SettingsSection
 
 ToolFormatName = Literal[

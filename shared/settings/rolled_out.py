@@ -1,8 +1,10 @@
 """A rolled-out version of cluster.yaml, combined with the file of a machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel
 
 from shared.settings.overrides import Values
 
@@ -73,3 +75,14 @@ def _set(values: Values, location: Sequence[str], value: Any) -> None:
         below = values.get(key)
         values[key] = values = below if isinstance(below, dict) else {}
     values[location[-1]] = value
+
+
+def ignored_settings(settings: BaseModel, above: str = "") -> Iterator[str]:
+    """Yield the dotted keys of ignored settings that differ from their defaults."""
+    for name, field in type(settings).model_fields.items():
+        value, key = getattr(settings, name), f"{above}{name}"
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("ignored") and value != field.default:
+            yield key
+        if isinstance(value, BaseModel):
+            yield from ignored_settings(value, f"{key}.")

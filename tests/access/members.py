@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shared.access.certificates import new_authority, new_server
-from shared.access.keys import new_seed, public_key
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials, new_seed, public_key
 from shared.access.roles import Role
 from shared.access.server_config import TlsFiles, User, server_config
 from shared.settings.nats import NatsSettings, TlsSettings

@@ -5,7 +5,7 @@ import pytest
 from controller.gateway.anthropic.requests import MessagesRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.responses.requests import ResponsesRequest
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from tests.agents import installed, page
 
 

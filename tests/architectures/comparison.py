@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.architectures.references import Said
-from worker.engine.agreement import allowed_gap, is_tie
-from worker.engine.tokens import GeneratedToken
+from worker.engine.probe import allowed_gap, is_tie
+from worker.engine.sequence import GeneratedToken
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from tests.architectures.configurations import Configuration
 from tests.architectures.references import Ids, Said, load_reference, say_alone, window_tokens
 from tests.architectures.served_rows import ANSWER_TOKENS, Answers, ServedRows
 from tests.architectures.small_model import write_model
-from worker.engine.agreement import allowed_gap
 from worker.engine.batching_verdicts import cache_kinds
 from worker.engine.model import LoadedModel, load_model
+from worker.engine.probe import allowed_gap
 from worker.link.orders import LoadModel
 
 Outcome = Literal["batched", "alone", "refused", "wrong"]

@@ -8,10 +8,10 @@ from tests.worker.engine.driven_batch import DrivenBatch, steady
 from tests.worker.engine.samplings import sampling
 from tests.worker.engine.watched_network import prepared
 from worker.engine.caches import CacheLayout
-from worker.engine.kv_memory import KVBlockStore, PrefixCacheConfig
+from worker.engine.kv_block_store import KVBlockStore, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence
-from worker.engine.tokens import GeneratedToken
+from worker.engine.sequence import GeneratedToken
 
 ANSWER_TOKENS = 24
 _BLOCK_TOKENS = 16

@@ -5,7 +5,7 @@ import pytest
 
 from tests.architectures.comparison import Limits, compare, largest_gap
 from tests.architectures.references import Said
-from worker.engine.tokens import GeneratedToken, TokenLogprobs
+from worker.engine.sequence import GeneratedToken, TokenLogprobs
 
 _LIMITS = Limits(own_gap=1e-5, epsilon=1e-7)
 _LOGPROBS = np.array([[-0.1, -3.0, -4.0], [-3.0, -0.1, -4.0]])

@@ -26,7 +26,7 @@ from shared.messages.stream import (
 )
 from shared.messages.stream import encode as encode_stream
 from tests.controller.simulated_requests import SimulatedRequests
-from worker.agent.leader_claim import LeaderFence
+from worker.agent.leader_fence import LeaderFence
 
 
 class SimulatedStreams:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shared.access.folder import AccessFolder, new_listening
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials
 from shared.access.roles import Role
 from shared.bus import Bus, IncomingMessage
 from shared.errors import BusPermissionDenied, NoResponders

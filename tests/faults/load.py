@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.client import Cluster
 from shared.errors import ClusterError
 from tests.faults.asks import Ask

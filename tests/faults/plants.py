@@ -181,7 +181,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "no turns": Plant(
         "order", "turns of a session do not wait", "controller",
-        "controller.requests.session_turns.SessionQueues.is_next", _always_next,
+        "controller.requests.session_queues.SessionQueues.is_next", _always_next,
     ),
     "left tasks": Plant(
         "leak", "each request leaves a task behind", "controller",

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from nats.aio.msg import Msg
 
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from tests.raw_client import RawClient
 
 _POLL_S = 0.02

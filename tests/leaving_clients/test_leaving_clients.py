@@ -1,6 +1,7 @@
 """A client that leaves without a word: what it asked for stops, what others asked for goes on.
 
-After how many seconds it stops is tested with a given clock: tests/shared/test_inboxes.py."""
+After how many seconds it stops is tested with a given clock:
+tests/shared/test_stream_subscribers.py."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

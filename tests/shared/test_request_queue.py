@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.base import PRIORITIES, Priority
 from shared.request_queue import PriorityQueue
 
 _RANK: dict[Priority, int] = {"high": 0, "medium": 1, "low": 2}

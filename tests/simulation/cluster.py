@@ -17,7 +17,7 @@ from shared.client import Cluster
 from shared.codec import decode
 from shared.ids import ControllerId, SkillName
 from shared.logs import BusLogHandler
-from shared.messages.lease import LeaseRecord
+from shared.messages.controller_report import LeaseRecord
 from shared.messages.request import InferenceRequest
 from shared.service import StopSignal
 from shared.settings import ClusterSettings

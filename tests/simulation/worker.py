@@ -18,14 +18,14 @@ from tests.simulation.bus import SimulatedBus
 from tests.simulation.engine import SimulatedEngine
 from tests.simulation.network import Network
 from tests.worker.sessions.stores import new_store
-from worker.agent.leader_claim import LeaderFence
+from worker.agent.leader_fence import LeaderFence
 from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, WorkerMessageHandler
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.cached_prefixes import LocalPrefixIndex
+from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.scheduler import RequestScheduler
 from worker.streams.ownership import find_reassigned
+from worker.streams.publish_lease import PublishLease
 from worker.streams.publisher import StreamPublisher
-from worker.streams.stream_lease import PublishLease
 
 Mood = Literal["willing", "short of memory", "without its model", "without an engine"]
 

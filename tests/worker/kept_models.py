@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.errors import ClusterError
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
 from worker.memory.guard import MemoryGuard
-from worker.models.catalogue import WorkerModel
 from worker.models.lifecycle import ModelLifecycle
+from worker.models.worker_models import WorkerModel
 
 SMALL_BYTES, TOO_LARGE_BYTES = 1000, 10**15
 

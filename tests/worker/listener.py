@@ -8,7 +8,7 @@ import orjson
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.codec import decode
 from shared.errors import DecodeError
 from shared.ids import ClientName, WorkerId

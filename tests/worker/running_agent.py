@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.codec import decode, encode
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.logs import BusLogHandler

@@ -17,8 +17,8 @@ from tests.worker.virtual_time import Clock
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.link.activity import EngineActivity, Phase
 from worker.link.facts import PrefillStarted, SequenceOutput, StepCompleted
-from worker.models.catalogue import WorkerModel
-from worker.scheduling.cached_prefixes import LocalPrefixIndex
+from worker.models.worker_models import WorkerModel
+from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.scheduler import RequestScheduler
 from worker.streams.publisher import OutgoingBatch
 

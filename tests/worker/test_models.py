@@ -19,7 +19,7 @@ from tests.hub import HubStandIn
 from tests.models import make_tiny_model
 from tests.processes import RunningNats
 from tests.worker.running_agent import ClientStream, RunningAgent, running_agent
-from worker.host.footprint import footprint_bytes
+from worker.host.process_usage import footprint_bytes
 
 pytestmark = pytest.mark.anyio
 

@@ -25,28 +25,28 @@ from shared.settings import ClusterSettings
 from shared.version import VERSION
 from worker.agent.announcer import Announcer
 from worker.agent.configuration import RolledOutConfiguration
-from worker.agent.engine_plan import engine_plan
+from worker.agent.engine_count import engine_count
 from worker.agent.engines import engine_processes, sessions_folder
-from worker.agent.leader_claim import LeaderFence
+from worker.agent.leader_fence import LeaderFence
 from worker.agent.reconfiguration import Reconfiguration
 from worker.agent.report import build_report
 from worker.agent.request_handler import WorkerMessageHandler
 from worker.agent.sleep_notice import SleepHandler, this_machine
 from worker.engine_process.process import EngineProcess
-from worker.host.cpu_usage import CpuMeter
+from worker.host.process_usage import CpuMeter
 from worker.link.facts import EngineStarted, Fact
 from worker.link.orders import Order
 from worker.models.pre_warming import PreWarming
 from worker.models.predictive_warming import PredictiveWarming
 from worker.peer_files.sharing import PeerFileSharing
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.cached_prefixes import LocalPrefixIndex
+from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.scheduler import RequestScheduler
 from worker.sessions.files import SessionFiles
 from worker.sessions.store import SessionStore
 from worker.streams.ownership import find_reassigned
+from worker.streams.publish_lease import PublishLease
 from worker.streams.publisher import StreamPublisher
-from worker.streams.stream_lease import PublishLease
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class WorkerAgent:
             if configuration is not None
             else None
         )
-        plan = engine_plan(settings)
+        plan = engine_count(settings)
         logger.info("%d engine(s): %s", plan.count, plan.why, extra={"worker": worker_id})
         self._engines += engine_processes(
             settings,

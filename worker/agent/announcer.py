@@ -12,8 +12,8 @@ from shared.errors import BusError
 from shared.ids import WorkerId
 from shared.messages.events import EventType, KeptPrefixes, WorkerEvent
 from shared.messages.worker_report import WorkerReport
-from worker.scheduling.cached_prefixes import LocalPrefixIndex
-from worker.streams.stream_lease import PublishLease
+from worker.scheduling.local_prefix_index import LocalPrefixIndex
+from worker.streams.publish_lease import PublishLease
 
 logger = logging.getLogger(__name__)
 

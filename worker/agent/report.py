@@ -12,10 +12,10 @@ from shared.settings import ClusterSettings
 from worker.agent.reconfiguration import Reconfiguration
 from worker.agent.request_handler import DISPATCHES_PER_MESSAGE
 from worker.engine_process.process import EngineProcess
-from worker.host.cpu_usage import CpuMeter
 from worker.host.machine import hardware
+from worker.host.process_usage import CpuMeter
 from worker.memory.guard import engine_bytes
-from worker.scheduling.prefill_backlog import prefill_ms
+from worker.scheduling.model_statistics import prefill_ms
 from worker.scheduling.scheduler import RequestScheduler
 
 _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {

@@ -45,7 +45,7 @@ from shared.messages.dispatch import (
 )
 from shared.messages.worker_report import WorkerState
 from shared.version import VERSION
-from worker.agent.leader_claim import LeaderFence
+from worker.agent.leader_fence import LeaderFence
 from worker.requests.takeover import claim_requests, request_contents
 from worker.scheduling.scheduler import RequestScheduler
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from shared.strict_json import strict_json
+from shared.codec import strict_json
 from worker.answer.control import ControlTokenCodec
-from worker.answer.delta import CallDelta
+from worker.answer.parser import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from llguidance import regex_to_lark
 
 from shared.messages.structured import Structure
-from worker.answer.format import ModelOutputFormat
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import marker
 from worker.answer.messages import MessagesParser
+from worker.answer.model_output_format import ModelOutputFormat
 from worker.answer.reasoning import ReasoningFormat
 from worker.grammar import outline, regex
 from worker.grammar.lark import GrammarBuilder, literal, one_of, pattern

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from worker.answer.calls import CallDeltaBuilder
 from worker.answer.control import ControlTokenCodec
-from worker.answer.delta import AnswerDelta, CallDelta
 from worker.answer.formats.base import Tool, ToolFormat, Trigger, text_trigger, token_trigger
-from worker.answer.parser import Bind, Channel
+from worker.answer.parser import AnswerDelta, Bind, CallDelta, Channel
 from worker.answer.reader import BrokenCall, TextReader, attempt, search
 from worker.answer.reasoning import ReasoningFormat
 from worker.answer.section import CallSection

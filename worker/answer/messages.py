@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from worker.answer.control import ControlTokenCodec
-from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool
-from worker.answer.parser import Bind, Channel
+from worker.answer.parser import AnswerDelta, Bind, Channel
 from worker.answer.reader import Reading, TextReader, run_reading
 from worker.grammar.lark import GrammarBuilder
 

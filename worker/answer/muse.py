@@ -16,13 +16,12 @@ from typing import ClassVar
 
 from worker.answer.calls import CallDeltaBuilder
 from worker.answer.control import ControlTokenCodec
-from worker.answer.delta import CallDelta
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, marker
 from worker.answer.formats.tagged import TaggedValuesFormat
-from worker.answer.formats.tagged_rules import TaggedValueGrammar
-from worker.answer.formats.tags import CallTags
+from worker.answer.formats.tags import CallTags, TaggedValueGrammar
 from worker.answer.messages import MessagesParser
+from worker.answer.parser import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.section import CallSection
 from worker.grammar.lark import GrammarBuilder, one_of

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from shared.strict_json import strict_json
+from shared.codec import strict_json
 
 ALL_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _JSON_WORDS = {"True": "true", "False": "false", "None": "null"}

@@ -1,7 +1,7 @@
 """One section of tool calls while it is read; deltas are sent at once, or when it is complete."""
 
 from worker.answer.calls import CallDeltaBuilder
-from worker.answer.delta import CallDelta
+from worker.answer.parser import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader, run_reading
 
 

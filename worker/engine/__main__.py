@@ -5,11 +5,32 @@ import faulthandler
 import os
 import signal
 import socket
+import threading
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 from shared.settings.worker import WorkerSettings
 from worker.engine.blas import load_fast_blas
+from worker.link.facts import EngineAlive
+
+INTERVAL_S = 1.0
+
+
+def start_heartbeat(send: Callable[[EngineAlive], None], stuck_s: Callable[[], float]) -> None:
+    """Send `EngineAlive` until the process ends.
+
+    Args:
+        stuck_s: returns the seconds since the engine's thread began its current step.
+    """
+
+    def beat() -> None:
+        while True:
+            time.sleep(INTERVAL_S)
+            send(EngineAlive(round(stuck_s(), 1)))
+
+    threading.Thread(target=beat, name="pulse", daemon=True).start()
 
 
 def main() -> None:
@@ -34,15 +55,15 @@ def main() -> None:
     blas = load_fast_blas()
 
     # Importing MLX before the BLAS is loaded would bind it to the reference BLAS.
-    from worker.engine.channel import AgentConnection
+    from worker.engine.__main__ import start_heartbeat
+    from worker.engine.agent_connection import AgentConnection
     from worker.engine.device import (
         device_name,
         memory_limit_bytes,
         raise_wired_limit,
         retain_freed_memory,
     )
-    from worker.engine.heartbeat import start_heartbeat
-    from worker.engine.kv_memory import kv_memory_settings
+    from worker.engine.kv_block_store import kv_memory_settings
     from worker.engine.loop import Engine
     from worker.link.activity import EngineActivityRecord
     from worker.link.facts import EngineStarted

@@ -6,9 +6,9 @@ from typing import Any
 
 from shared.errors import InvalidRequest, RequestError
 from worker.answer.constraint import AnswerMatcher, token_ids_of
-from worker.answer.format import PLAIN_FORMAT, ModelOutputFormat
 from worker.answer.formats.base import Tool
 from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
+from worker.answer.model_output_format import PLAIN_FORMAT, ModelOutputFormat
 from worker.engine.model import LoadedModel
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema

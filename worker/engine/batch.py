@@ -16,12 +16,12 @@ from worker.engine.fair_share import FairShareScheduler
 from worker.engine.memory_accounting import KVAccounting, PreemptionCandidate
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PrefillBatch, PrefillProgress, PrefillRow
-from worker.engine.prefilling import PrefillScheduler
+from worker.engine.prefill_scheduler import PrefillScheduler
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
+from worker.engine.sequence import GeneratedToken
 from worker.engine.slot_preemption import SlotHolder, SlotWaiter, row_to_preempt
 from worker.engine.step_cost import StepCost
-from worker.engine.tokens import GeneratedToken
 from worker.link.facts import BatchMeasurements
 
 

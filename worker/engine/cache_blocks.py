@@ -15,16 +15,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from worker.engine.caches import (
-    Cache,
-    CacheLayout,
-    blocks_for,
-    empty_cache,
-    leaves,
-    map_leaves,
-)
-from worker.engine.device import on_gpu
-from worker.engine.gather import (
+from worker.engine.array_gatherer import (
     ArrayGatherer,
     GatherPlan,
     Piece,
@@ -35,6 +26,15 @@ from worker.engine.gather import (
     numpy_view,
     piece,
 )
+from worker.engine.caches import (
+    Cache,
+    CacheLayout,
+    blocks_for,
+    empty_cache,
+    leaves,
+    map_leaves,
+)
+from worker.engine.device import on_gpu
 from worker.engine.opaque_cache import attributes_of, is_opaque, set_attributes
 from worker.engine.row_cache import MultiRowKVCache
 from worker.kv_memory.block import Kind

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, make_prompt_cache
 
-from worker.engine.chunk_cache import ChunkedAttentionCache
+from worker.engine.chunked_attention_cache import ChunkedAttentionCache
 from worker.engine.opaque_cache import arrays_of, is_copyable, is_opaque
 from worker.engine.row_cache import BLOCK_TOKENS
 

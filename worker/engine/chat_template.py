@@ -22,10 +22,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from shared.errors import InvalidRequest, ModelError, RequestError
 from worker.answer.call_ids import WriteId, written_ids
 from worker.answer.reasoning import ReasoningFormat
-from worker.engine.call_arguments import takes_text, with_text_arguments
 from worker.engine.message_order import find_order, ordered
 from worker.engine.native_tool_prompt import find_native_tool_prompt, with_native_tool_prompt
-from worker.engine.tool_prompt import with_tools_as_text
+from worker.engine.tool_prompt import takes_text, with_text_arguments, with_tools_as_text
 
 _ROLES = {"developer": "system"}
 """OpenAI's newer name of a role, and the older name that chat templates know."""

@@ -2,13 +2,55 @@
 their KV cache, and continue when they get a slot again."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from worker.engine.caches import blocks_for
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
-from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cost
+
+STEPS_TO_PAY_BACK = 32
+"""Moving rows must pay off within this number of steps."""
+
+
+def step_cost(group: Sequence[int], pass_cost: float, token_cost: float) -> float:
+    """Return the cost of one step of a group.
+
+    Args:
+        group: the lengths of its rows, in tokens.
+        pass_cost: the cost of reading the weights.
+        token_cost: the cost of reading keys and values of one token, in the same unit, such as
+            bytes.
+    """
+    return pass_cost + len(group) * max(group) * token_cost if group else 0.0
+
+
+def best_partition(lengths: Sequence[int], pass_cost: float, token_cost: float) -> list[list[int]]:
+    """Return the partition with the lowest total cost of a step, as row indices of each group; the
+    shortest rows first. Takes O(rows²) time."""
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    best = [0.0]
+    begins: list[int] = []
+    for end in range(1, len(order) + 1):
+        longest = lengths[order[end - 1]]
+        costs = [
+            best[begin] + pass_cost + (end - begin) * longest * token_cost for begin in range(end)
+        ]
+        begin = min(range(end), key=costs.__getitem__)
+        best.append(costs[begin])
+        begins.append(begin)
+    groups: list[list[int]] = []
+    end = len(order)
+    while end:
+        groups.append(order[begins[end - 1] : end])
+        end = begins[end - 1]
+    return groups[::-1]
+
+
+def total_cost(groups: Iterable[Sequence[int]], pass_cost: float, token_cost: float) -> float:
+    """Return the cost of one step of every group."""
+    return sum(step_cost(group, pass_cost, token_cost) for group in groups)
+
 
 _SPARE_SLOTS = 1.5
 """A group that needs more slots grows by this factor, so that few joins copy its cache."""

@@ -13,9 +13,8 @@ from worker.engine.caches import blocks_for
 from worker.engine.prefill import PendingPrefill
 from worker.engine.prefix_cache import PrefixRecorder
 from worker.engine.row_cache import BLOCK_TOKENS
-from worker.engine.sampling import BatchLogprobs, BatchSampler, SamplingRow
-from worker.engine.token_mask import mask_of
-from worker.engine.tokens import GeneratedToken, TokenLogprobs
+from worker.engine.sampling import BatchLogprobs, BatchSampler, SamplingRow, mask_of
+from worker.engine.sequence import GeneratedToken, TokenLogprobs
 
 _WEIGHT_OF_NEW = 0.3
 _STEPS_BEFORE_SHRINKING = 64

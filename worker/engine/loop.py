@@ -14,7 +14,8 @@ from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import ModelBatch
 from worker.engine.blas import use_threads
 from worker.engine.device import on_gpu, release_memory
-from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVBlockStore, PrefixCacheConfig
+from worker.engine.engine_models import EngineModels
+from worker.engine.kv_block_store import KV_MEMORY_DISABLED, KVBlockStore, PrefixCacheConfig
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefetchedPrompts
@@ -27,7 +28,6 @@ from worker.engine.preparation import (
     rejection,
 )
 from worker.engine.prompt import PreparedSequence
-from worker.engine.served_models import EngineModels
 from worker.engine.step_scheduler import StepScheduler
 from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result

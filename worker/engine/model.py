@@ -18,25 +18,28 @@ from shared.errors import ModelError
 from shared.messages.model_status import ABILITIES
 from worker.answer.call_ids import WRITE_ID
 from worker.answer.control import AddedToken
-from worker.answer.format import MESSAGE_FORMATS, PLAIN_FORMAT, ModelOutputFormat, find_format
 from worker.answer.formats.known import TOOL_FORMATS
+from worker.answer.model_output_format import (
+    MESSAGE_FORMATS,
+    PLAIN_FORMAT,
+    ModelOutputFormat,
+    find_format,
+)
 from worker.answer.text import Decode
 from worker.engine.adapter_layers import apply_adapter
-from worker.engine.batching_verdicts import TOGETHER, BatchingVerdict
+from worker.engine.batching_verdicts import TOGETHER, BatchingVerdict, BatchingVerdictStore
 from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.context_length import ContextLength, find_context_length
 from worker.engine.load_errors import Stage, loading_error
 from worker.engine.model_tokenizer import ModelTokenizer, load_tokenizer
 from worker.engine.named_templates import NamedTemplates, template_text
 from worker.engine.output_layer import OutputLayer
-from worker.engine.prefill_speed import PrefillCost
+from worker.engine.prefill_cost import PrefillCost
 from worker.engine.probe import find_verdict
-from worker.engine.verdict_store import BatchingVerdictStore
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.orders import LoadModel
 from worker.models.adapters import find_unused_adapters, inspect_adapter
-from worker.models.files import check_config
-from worker.models.fingerprint import fingerprint
+from worker.models.files import check_config, fingerprint
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +60,7 @@ class LoadedModel:
         layout: of its KV cache.
         prefill_speed: measured while loading, then updated by every pass.
         output: computes the logits of single positions; None if the network does not allow it.
-        fingerprint: of its weights; see `worker.models.fingerprint`.
+        fingerprint: of its weights; see `worker.models.files`.
         format: of its answers.
         templates: belong to the thread that prepares prompts; None without a chat template.
         grammars: belong to that thread, too; None if the tokenizer supports none.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.ids import ModelId
-from worker.engine.kv_memory import KVBlockStore
+from worker.engine.kv_block_store import KVBlockStore
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import Block, Kind, token_array

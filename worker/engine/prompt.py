@@ -1,20 +1,19 @@
 """Converts messages or text to token ids, on a thread of its own: a long prompt must not delay
 the decode steps of other sequences."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from shared.errors import InvalidRequest, RequestError
 from shared.messages.request import DEFAULT_MAX_TOKENS
-from worker.answer.answer import AnswerDecoder
-from worker.answer.format import PlainParser
+from worker.answer.answer import AnswerDecoder, DeliveredLengths
+from worker.answer.model_output_format import PlainParser
 from worker.answer.parser import AnswerParser
-from worker.answer.sent import DeliveredLengths
 from worker.engine.answer_constraints import compile_constraint, tools_of
 from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
 from worker.engine.sequence import OutputBuilder
-from worker.engine.thinking import template_values
 from worker.link.facts import SequenceOutput
 from worker.link.orders import SubmitSequence
 
@@ -178,3 +177,41 @@ def _tokenise(order: SubmitSequence, model: LoadedModel) -> Rendered:
 
 def _param(order: SubmitSequence) -> str:
     return "messages" if order.messages is not None else "prompt"
+
+
+_SWITCHES = ("enable_thinking", "thinking")
+"""Boolean template variables that turn reasoning on and off."""
+_EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high", "none": "low"}
+"""Efforts that templates with a `reasoning_effort` do not know, and the nearest known one."""
+
+
+def template_values(
+    order: SubmitSequence, variables: Collection[str], *, reasons: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the template variables of a request, and warnings about values that have no effect.
+
+    Args:
+        variables: the variables that the template reads.
+        reasons: whether the model is known to reason.
+    """
+    values = {key: value for key, value in order.template_values.items() if key in variables}
+    warnings = [
+        f"chat_template_kwargs.{name}: the model's chat template does not read it"
+        for name in sorted(order.template_values.keys() - values.keys())
+    ]
+    effort = order.reasoning_effort
+    if effort is None:
+        return values, warnings
+    switches = [name for name in _SWITCHES if name in variables]
+    for name in switches:
+        values.setdefault(name, effort != "none")
+    if "reasoning_effort" in variables and not (effort == "none" and switches):
+        known = _EFFORTS.get(effort, effort)
+        values.setdefault("reasoning_effort", known)
+        if known != effort:
+            warnings.append(
+                f"reasoning_effort: the model does not know `{effort}`: it gets `{known}`"
+            )
+    elif effort == "none" and reasons and not switches:
+        warnings.append("reasoning_effort: thinking cannot be turned off for this model")
+    return values, warnings

@@ -1,17 +1,37 @@
 """One sequence while it is generated: its token index, its outputs, its end."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from shared.messages.stream import FinishReason
 from worker.answer.answer import AnswerDecoder
 from worker.answer.constraint import AnswerMatcher
-from worker.answer.delta import AnswerDelta
-from worker.answer.parser import Channel
+from worker.answer.parser import AnswerDelta, Channel
 from worker.answer.text import REPLACEMENT, Decode
-from worker.engine.tokens import GeneratedToken, TokenLogprobs
 from worker.link.facts import SequenceOutput, ToolCallPiece
 from worker.link.orders import SubmitSequence
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities of the sampled token, and (id, value) of the likeliest, best first."""
+
+    sampled: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedToken:
+    """One new token of a sequence; `token_id` is None if the sequence ended with an end token,
+    `end_id`, which is not part of the output."""
+
+    sequence: int
+    token_id: int | None
+    finish_reason: FinishReason | None
+    logprobs: TokenLogprobs | None = None
+    end_id: int | None = None
+
 
 TokenBytes = Callable[[int], bytes]
 """Returns the UTF-8 bytes of a token, which may be a part of a character."""

@@ -12,8 +12,7 @@ from worker.engine.decoding import DecodeGroup, SampledTokens
 from worker.engine.fair_share import FairShareScheduler
 from worker.engine.prefill import PrefillProgress
 from worker.engine.prompt import PreparedSequence
-from worker.engine.sequence import OutputBuilder
-from worker.engine.tokens import GeneratedToken
+from worker.engine.sequence import GeneratedToken, OutputBuilder
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import (
     Fact,

@@ -126,7 +126,7 @@ class SequenceRejected:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPiece:
-    """A piece of one tool call; see `worker.answer.delta.CallDelta`."""
+    """A piece of one tool call; see `worker.answer.parser.CallDelta`."""
 
     index: int
     arguments: str = ""

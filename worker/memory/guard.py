@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from shared.messages.priorities import Priority
+from shared.messages.base import Priority
 from shared.messages.worker_report import MemoryPressure, MemoryStatus, rejects
 from shared.settings.worker import ResourceLimitsSettings
 from worker.engine_process.process import EngineProcess
-from worker.host.footprint import footprint_bytes
+from worker.host.process_usage import footprint_bytes
 from worker.link.orders import LimitKVCaches
 from worker.memory.limits import MemoryLimits, MemoryReading, kv_allowances, limits_of, pressure_of
 

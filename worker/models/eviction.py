@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from shared.messages.priorities import PRIORITIES, Priority
-from worker.models.catalogue import WorkerModel
+from shared.messages.base import PRIORITIES, Priority
+from worker.models.worker_models import WorkerModel
 
 
 def idle_models(models: Iterable[WorkerModel], in_use: Iterable[str]) -> list[WorkerModel]:

@@ -1,5 +1,6 @@
 """Checks of a model folder, without MLX and without reading weights."""
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -8,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shared.errors import ModelError
+from worker.models import adapters
 from worker.models.file_reading import read_object
 from worker.models.safetensors import tensor_bytes
 
@@ -133,3 +135,36 @@ def _missing_files_message(folder: Path, missing: Sequence[str], why: str) -> st
         dots = ", ..." if len(missing) > _SHOWN_NAMES else ""
         more = f" (and {len(missing) - 1} more): {shown}{dots}"
     return f"{folder / missing[0][:200]} is missing{why}{more}; fetch it again"
+
+
+_SAMPLES = 256
+_SAMPLE_BYTES = 4096
+_DIGEST_BYTES = 16
+
+
+def fingerprint(folder: Path, adapter: Path | None = None) -> str:
+    """Return a hash of the configuration and the weights of a model and its adapter. Of each file
+    of weights: its length, modification time, and evenly spaced samples. Takes some ms per file.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    hashed.update((folder / "config.json").read_bytes())
+    for name in sorted(filter(is_weights, os.listdir(folder))):
+        _add(hashed, folder / name)
+    if adapter is not None:
+        hashed.update((adapter / adapters.CONFIG).read_bytes())
+        for name in sorted(filter(adapters.is_weights, os.listdir(adapter))):
+            _add(hashed, adapter / name)
+    return hashed.hexdigest()
+
+
+def _add(hashed: "hashlib.blake2b", path: Path) -> None:
+    """Add one file of weights to the hash."""
+    with open(path, "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        hashed.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())
+        step = max(_SAMPLE_BYTES, status.st_size // _SAMPLES)
+        for begin in range(0, status.st_size, step):
+            hashed.update(os.pread(file.fileno(), _SAMPLE_BYTES, begin))

@@ -16,7 +16,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from shared.errors import ModelError
 from worker.models.adapters import inspect_adapter, is_adapter
-from worker.models.blob import BlobDownload
+from worker.models.blob_download import BlobDownload
 from worker.models.files import inspect
 from worker.models.hub import NOT_NEEDED, HubListing, is_commit, needed_names, needed_patterns
 

@@ -3,16 +3,16 @@
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.errors import ClusterError, RequestError, Unavailable
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
 from worker.engine_process.process import EngineProcess
 from worker.memory.guard import MemoryGuard
-from worker.models.catalogue import WorkerModel, WorkerModels
 from worker.models.eviction import expired, idle_models
 from worker.models.loader import ModelLoadCoordinator
 from worker.models.memory_capacity import ModelMemoryManager
+from worker.models.worker_models import WorkerModel, WorkerModels
 
 
 class ModelLifecycle:

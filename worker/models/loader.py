@@ -4,11 +4,11 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.errors import ClusterError, ModelError, Unavailable
 from shared.ids import ModelId
 from shared.messages.model_status import ModelState
@@ -17,14 +17,41 @@ from worker.engine_process.process import EngineProcess
 from worker.link.facts import Fact, ModelFailed, ModelLoaded, SequenceRejected, StepCompleted
 from worker.link.facts import ModelLoading as ModelIsLoading
 from worker.link.orders import UnloadModel
-from worker.models.catalogue import WorkerModel, WorkerModels
 from worker.models.crash_history import CrashHistory
-from worker.models.deferred_loads import SuspectModelReloads
 from worker.models.download import AskPeers, download
 from worker.models.files import inspect
 from worker.models.memory_capacity import ModelMemoryManager
 from worker.models.smoke_tests import ModelSmokeTests
 from worker.models.sources import find_files, local_folder, with_base
+from worker.models.worker_models import WorkerModel, WorkerModels
+
+
+class SuspectModelReloads:
+    """Models that may have crashed an engine: the engine reloads them after all its other models,
+    so that the streams of those continue until then."""
+
+    def __init__(self) -> None:
+        self._models: dict[int, set[ModelId]] = {}  # by engine
+
+    def begin(
+        self, engine: int, placed: Sequence[WorkerModel], suspects: Collection[ModelId]
+    ) -> list[WorkerModel]:
+        """Record a restarted engine; returns which of its `placed` models to load first."""
+        deferred = self._models[engine] = {model.id for model in placed if model.id in suspects}
+        return [model for model in placed if model.id not in deferred]
+
+    def release(self, engine: int, placed: Sequence[WorkerModel]) -> list[WorkerModel]:
+        """Return the deferred models once all others are warm; empty before."""
+        deferred = self._models.get(engine, set())
+        if not all(model.id in deferred or engine in model.engines for model in placed):
+            return []
+        self._models.pop(engine, None)
+        return [model for model in placed if model.id in deferred]
+
+    def lost(self, engine: int) -> None:
+        """Forget the deferred models of an engine that ended."""
+        self._models.pop(engine, None)
+
 
 logger = logging.getLogger(__name__)
 

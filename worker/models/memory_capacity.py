@@ -7,8 +7,8 @@ from shared.errors import ModelError, Unavailable
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from worker.memory.guard import MemoryGuard
 from worker.memory.limits import affordable_copies
-from worker.models.catalogue import WorkerModel
 from worker.models.eviction import victims
+from worker.models.worker_models import WorkerModel
 
 _MARGIN = 1.02
 _UNLOAD_TIMEOUT_S = 10.0

@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.errors import ClusterError
 from shared.ids import ModelId
 from shared.messages.worker_report import PreWarmingStatus
 from shared.settings import ClusterSettings
-from worker.models.catalogue import WorkerModel
 from worker.models.lifecycle import ModelLifecycle
+from worker.models.worker_models import WorkerModel
 
 logger = logging.getLogger(__name__)
 

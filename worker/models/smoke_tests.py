@@ -6,7 +6,7 @@ from typing import NamedTuple
 from shared.ids import ModelId
 from worker.engine_process.process import EngineProcess
 from worker.link.orders import Sampling, SubmitSequence
-from worker.models.catalogue import WorkerModel
+from worker.models.worker_models import WorkerModel
 
 _SMOKE_TEST_TOKENS = 3
 """More than one, as a model's first step is slower than later ones, and its speed is measured."""

@@ -23,7 +23,34 @@ from typing import Any
 from shared.access.certificates import new_authority, new_server
 from shared.errors import SettingsError
 from worker.peer_files.peer import HOST_NAME
-from worker.peer_files.rate_limit import BandwidthLimit
+
+
+class BandwidthLimit:
+    """A token bucket with a burst of 0.25 s. Thread-safe.
+
+    Args:
+        bytes_per_s: None for no limit.
+    """
+
+    _BURST_S = 0.25
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def wait_for(self, count: int) -> None:
+        """Block until this many bytes may be sent."""
+        if self._bytes_per_s is None:
+            return
+        with self._lock:
+            now = time.monotonic()
+            begin = max(self._free_at, now - self._BURST_S)
+            self._free_at = begin + count / self._bytes_per_s
+            delay_s = begin - now
+        if delay_s > 0:
+            time.sleep(delay_s)
+
 
 logger = logging.getLogger(__name__)
 

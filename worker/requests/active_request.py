@@ -9,12 +9,11 @@ from typing import Any
 
 from shared.clock import boottime_s
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
-from shared.inboxes import StreamSubscribers
+from shared.messages.base import PRIORITIES, Priority
 from shared.messages.conversation import Turn
 from shared.messages.dispatch import Dispatch
 from shared.messages.model_status import ModelPerformance
 from shared.messages.prefixes import PrefixChain, prefix_chain, prefix_links
-from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.prompt_rules import cleaned
 from shared.messages.stream import (
     ChoiceOutput,
@@ -27,11 +26,12 @@ from shared.messages.stream import (
     StreamMessage,
     Usage,
 )
+from shared.output_history import MAX_BYTES, OutputHistory
 from shared.settings.kv_cache import PromptLineRule
-from shared.stream_log import MAX_BYTES, OutputHistory
+from shared.stream_subscribers import StreamSubscribers
 from worker.link.facts import SequenceOutput, ToolCallPiece
-from worker.requests.choice import ActiveChoice
-from worker.requests.prompts import PromptTokenCounts, request_prompts
+from worker.requests.active_choice import ActiveChoice
+from worker.requests.prompt_token_counts import PromptTokenCounts, request_prompts
 from worker.requests.times import RequestTimes
 
 RequestKey = tuple[ClientName, RequestId]

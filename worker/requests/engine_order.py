@@ -1,11 +1,11 @@
 """The order with which an engine generates one choice of a request."""
 
+from shared.messages.base import PRIORITIES
 from shared.messages.dispatch import choice_seed
-from shared.messages.priorities import PRIORITIES
 from shared.messages.request import InferenceRequest
 from worker.link.orders import Sampling, SentCharacters, SubmitSequence, ToolCallingOptions
+from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import ActiveChoice
 
 
 def submit_order(request: ActiveRequest, choice: ActiveChoice) -> SubmitSequence:

@@ -3,8 +3,8 @@
 from shared.messages.request_events import AttemptFailed, RequestCompleted, TokensEmitted
 from shared.messages.stream import ErrorDetails
 from worker.link.facts import SequenceOutput
+from worker.requests.active_choice import ActiveChoice, output_characters
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import ActiveChoice, output_characters
 
 
 def tokens_emitted(

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from shared.ids import ModelId
 from shared.messages.request_events import AttemptFailed
+from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest, RequestKey
-from worker.requests.choice import ActiveChoice
 
 _RETENTION_S = 30.0
 

@@ -7,22 +7,22 @@ from itertools import islice
 from typing import NamedTuple
 
 from shared.ids import ModelId, SessionKey
+from shared.messages.base import PRIORITIES, Priority
 from shared.messages.prefixes import PrefixChainSet
-from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.worker_report import QueueStatus
 from shared.request_queue import PriorityQueue
 from shared.settings.worker import RequestQueueSettings as RequestQueueSettings
 from shared.settings.worker import WorkerSettings
+from worker.engine_process.core_allocator import CoreAllocator, shared_cores
 from worker.engine_process.process import EngineProcess
-from worker.engine_process.threads import CoreAllocator, shared_cores
-from worker.models.catalogue import WorkerModels
+from worker.models.worker_models import WorkerModels
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.drain_rate import DrainRate
 from worker.scheduling.engine_costs import Cost, EngineCostEstimator
 from worker.scheduling.engine_selection import EngineSelector
 from worker.scheduling.prefetch import PrefetchAssignments
-from worker.scheduling.quarantine import SuspectAdmission
 from worker.scheduling.queue_statistics import QueueStatistics
+from worker.scheduling.suspect_admission import SuspectAdmission
 
 _LEAST_AHEAD = 2
 _SHARE_AHEAD = 4

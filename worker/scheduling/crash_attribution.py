@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.link.activity import EngineActivity
-from worker.models.catalogue import WorkerModel, WorkerModels
 from worker.models.loader import ModelLoadCoordinator
+from worker.models.worker_models import WorkerModel, WorkerModels
 from worker.requests.active_request import ActiveRequest
 from worker.requests.table import RequestTable
 

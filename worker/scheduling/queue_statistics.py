@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.base import PRIORITIES, Priority
 from shared.messages.worker_report import QueuePriorityStatus, QueueStatus
 
 _RATE_WINDOW_S = 30.0

@@ -7,19 +7,19 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.clock import boottime_s
 from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
+from shared.messages.base import Priority
 from shared.messages.dispatch import Dispatch, DispatchRejection
 from shared.messages.model_status import ModelStatus
-from shared.messages.priorities import Priority
 from shared.messages.stream import ErrorDetails
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from shared.settings.tree import ClusterSettings
+from worker.engine_process.core_allocator import shared_cores
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
-from worker.engine_process.threads import shared_cores
 from worker.link.facts import (
     CachedSequencesMeasured,
     EngineStarted,
@@ -33,21 +33,21 @@ from worker.link.facts import (
     StepCompleted,
 )
 from worker.memory.guard import MemoryGuard
-from worker.models.catalogue import WorkerModel
 from worker.models.lifecycle import ModelLifecycle
+from worker.models.worker_models import WorkerModel
 from worker.requests.active_request import ActiveRequest, RequestKey
 from worker.requests.engine_order import submit_order
 from worker.requests.table import RequestTable
 from worker.scheduling.admission import AdmissionQueue
-from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.crash_attribution import CrashAttribution
 from worker.scheduling.engine_costs import EngineCostEstimator
-from worker.scheduling.model_speeds import ModelStatistics
-from worker.scheduling.step_results import StepResultHandler
+from worker.scheduling.local_prefix_index import LocalPrefixIndex
+from worker.scheduling.model_statistics import ModelStatistics
+from worker.scheduling.step_result_handler import StepResultHandler
 from worker.scheduling.termination import RequestTerminator
 from worker.sessions.store import SessionStore
 from worker.streams.publisher import OutgoingBatch
-from worker.streams.status import StreamStatusSender
+from worker.streams.status_sender import StreamStatusSender
 
 
 class RequestScheduler:

@@ -4,14 +4,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.errors import is_caused_by_request
 from shared.messages.stream import DoneMessage, ErrorDetails
 from worker.engine_process.process import EngineProcess
 from worker.link.orders import CancelSequence
-from worker.models.catalogue import WorkerModels
+from worker.models.worker_models import WorkerModels
+from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest
-from worker.requests.choice import ActiveChoice
 from worker.requests.leader_events import failed_event, finished_event
 from worker.requests.table import RequestTable
 from worker.scheduling.admission import AdmissionQueue

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.codec import encode
 from shared.errors import BusError
 from shared.ids import BootId, ControllerId, WorkerId
@@ -29,7 +29,7 @@ from shared.messages.stream import (
 from shared.messages.stream import encode as encode_stream
 from worker.link.frames import BACKLOG_LIMIT_BYTES
 from worker.requests.active_request import ActiveRequest
-from worker.streams.stream_lease import PublishLease
+from worker.streams.publish_lease import PublishLease
 
 logger = logging.getLogger(__name__)
 

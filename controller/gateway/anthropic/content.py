@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from shared.messages.conversation import MAX_CALLS
 
 CacheControl = dict[str, Any]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from controller.gateway.dialect import (
+from controller.gateway.error_format import (
     ApiErrorResponse,
     prompt_is_too_long,
     retry_headers,

@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field, model_validator
 from controller.gateway.affinity import derived_affinity
 from controller.gateway.anthropic.content import TextBlock, Turn, text_of
 from controller.gateway.anthropic.tools import ClientTool, ServerTool, ToolChoice, Tools
-from shared.external_model import ExternalInput
-from shared.messages.priorities import PriorityName
+from shared.codec import ExternalInput
+from shared.messages.base import PriorityName
 from shared.messages.request import (
     MaxTokens,
     ModelName,

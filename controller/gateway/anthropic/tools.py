@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from shared.messages.tools import MAX_TOOLS, ToolName
 
 _CLIENT_TAG, _SERVER_TAG = "", "of Anthropic's own"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from shared.messages.conversation import MAX_CALLS
 from shared.messages.tools import CalledFunction, ToolCall
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
-from controller.gateway.none_values import NoneAlias
 from controller.gateway.openai.messages import ChatMessage, Objects, Short
-from shared.external_model import ExternalInput, TemplateValues
+from controller.gateway.request_body import NoneAlias
+from shared.codec import ExternalInput, TemplateValues
+from shared.messages.base import PriorityName
 from shared.messages.conversation import continuation_problem
-from shared.messages.priorities import PriorityName
 from shared.messages.request import (
     MAX_SEED,
     REST_OF_CONTEXT,

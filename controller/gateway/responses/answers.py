@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from controller.gateway.dialect import prompt_is_too_long, status_of
+from controller.gateway.error_format import prompt_is_too_long, status_of
 from controller.gateway.openai.errors import error_message
 from controller.gateway.responses.output import Event, OutputItems, Status
 from controller.gateway.responses.requests import ResponsesRequest

@@ -1,13 +1,63 @@
 """Input items of OpenAI's Responses API."""
 
+import base64
+import zlib
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag
+import orjson
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from controller.gateway.responses.passthrough import PlainList, UninterpretedObject
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
+from shared.errors import RequestError
 from shared.messages.conversation import MAX_CALLS
+
+
+def pack(reasoning: str) -> str:
+    return base64.b64encode(zlib.compress(reasoning.encode(errors="surrogatepass"))).decode()
+
+
+def unpack(packed: str, *, max_bytes: int) -> str | None:
+    """Return the reasoning; None if `pack` did not make `packed`.
+
+    Raises:
+        RequestError: `payload_too_large`: the reasoning has more than `max_bytes`.
+    """
+    decoder = zlib.decompressobj()
+    try:
+        reasoning = decoder.decompress(base64.b64decode(packed, validate=True), max_bytes + 1)
+        if len(reasoning) <= max_bytes:
+            return reasoning.decode(errors="surrogatepass") if decoder.eof else None
+    except (ValueError, zlib.error):
+        return None
+    raise RequestError(
+        "input: reasoning.encrypted_content is too large in total", code="payload_too_large"
+    )
+
+
+def _serialisable(value: Any) -> Any:
+    """Return the value. Raise ValueError if it is not portable JSON."""
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        raise ValueError("it has a number beyond 64 bits") from None
+    return value
+
+
+PlainObject = Annotated[dict[str, Any], AfterValidator(_serialisable)]
+PlainList = Annotated[list[Any], Field(fail_fast=True), AfterValidator(_serialisable)]
+
+
+class UninterpretedObject(ExternalInput, extra="allow"):
+    """An object of a type that is not supported, with all its fields."""
+
+    type: Annotated[str, Field(min_length=1, max_length=256)]
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        _serialisable(self.__pydantic_extra__)
+        return self
+
 
 _PART_SEPARATOR = "\n\n"
 _Id = Annotated[str, Field(max_length=512)]

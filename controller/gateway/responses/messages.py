@@ -11,10 +11,10 @@ from controller.gateway.responses.items import (
     MessageItem,
     ReasoningItem,
     joined,
+    unpack,
 )
-from controller.gateway.responses.packed_reasoning import unpack
 from controller.gateway.responses.tool_names import flat_name, wrapped_input
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 
 MAX_REASONING_BYTES = 2_000_000
 """Maximum size of all unpacked reasoning of a conversation."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from controller.gateway.openai.answers import token_entries
-from controller.gateway.responses.packed_reasoning import pack
+from controller.gateway.responses.items import pack
 from controller.gateway.responses.tool_names import ToolNameMap, unwrapped_input
 from shared.messages.stream import ChoiceOutput
 

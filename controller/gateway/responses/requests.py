@@ -6,14 +6,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
-from controller.gateway.none_values import NoneAlias
-from controller.gateway.responses.items import Items, MessageItem, joined, unsupported
+from controller.gateway.request_body import NoneAlias
+from controller.gateway.responses.items import (
+    Items,
+    MessageItem,
+    UninterpretedObject,
+    joined,
+    unsupported,
+)
 from controller.gateway.responses.messages import messages_of
-from controller.gateway.responses.passthrough import UninterpretedObject
 from controller.gateway.responses.tool_names import ToolNameMap, flat_name
 from controller.gateway.responses.tools import Tools, cluster_tools, ignored_tools
-from shared.external_model import ExternalInput, TemplateValues
-from shared.messages.priorities import PriorityName
+from shared.codec import ExternalInput, TemplateValues
+from shared.messages.base import PriorityName
 from shared.messages.request import (
     REST_OF_CONTEXT,
     MaxTokens,

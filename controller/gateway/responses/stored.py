@@ -16,7 +16,7 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.responses.items import Item, ReferenceItem
 from shared.bus import ObjectStore
-from shared.codec import decode_object
+from shared.codec import ExternalInput, decode_object
 from shared.errors import (
     BusError,
     ClusterError,
@@ -25,7 +25,6 @@ from shared.errors import (
     RequestError,
     Unavailable,
 )
-from shared.external_model import ExternalInput
 from shared.ids import ClientName
 
 logger = logging.getLogger(__name__)

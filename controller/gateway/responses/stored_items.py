@@ -11,7 +11,7 @@ from controller.gateway.responses.items import (
     Part,
     ReasoningItem,
 )
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 
 _PREFIXES = {
     "message": "msg",

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.passthrough import PlainObject, UninterpretedObject
+from controller.gateway.responses.items import PlainObject, UninterpretedObject
 from controller.gateway.responses.tool_names import INPUT, ToolIdentity, flat_name
-from shared.external_model import ExternalInput
+from shared.codec import ExternalInput
 from shared.messages.tools import MAX_TOOLS, ToolName
 
 _Schema = dict[str, Any] | None

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import orjson
 from rich.console import Console
 
 from shared.cli.benches import plot
 from shared.cli.benches.comparison import BenchComparison, BenchLoad
-from shared.cli.benches.files import as_json_text, save
 from shared.cli.benches.report import report
 from shared.cli.benches.trial import BenchTrial
 from shared.cli.local.model import fetch_demo_model, model_flags
@@ -26,6 +26,30 @@ from shared.cli.options import (
 from shared.cli.progress import ProgressDisplay
 from shared.errors import SettingsError
 from shared.service import StopSignal, run_service
+
+
+def as_json_text(comparison: BenchComparison) -> str:
+    """Return the whole comparison as JSON."""
+    return orjson.dumps(comparison.as_dict(), option=orjson.OPT_INDENT_2).decode()
+
+
+def save(comparison: BenchComparison, folder: Path) -> list[Path]:
+    """Write the results and, if matplotlib is installed, the plot; replace those of an earlier run.
+
+    Returns:
+        The written files.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    results, picture = folder / "agents.json", folder / "agents.png"
+    results.write_text(as_json_text(comparison) + "\n")
+    picture.unlink(missing_ok=True)
+    if plot.missing() is not None:
+        return [results]
+    plot.write_plot(comparison, picture)
+    return [results, picture]
+
 
 _INTERRUPTED = 130
 _WIDTH_OF_FILES = 140

@@ -2,19 +2,58 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from shared.cli.benches.comparison import BenchLoad, BenchSide
 from shared.cli.benches.conversation import AgentConversation, TurnResult
 from shared.cli.benches.prompts import BenchPrompts
-from shared.cli.local.cluster import LocalPlan
-from shared.cli.local.temporary import run_in_cluster
+from shared.cli.local.cluster import LocalCluster, LocalPlan
+from shared.cli.local.serving import run_supervised, wait_until_ready
 from shared.cli.progress import ProgressDisplay, startup_progress
-from shared.client import Cluster
+from shared.client import Cluster, connect
 from shared.ids import SkillName
 from shared.messages.health import ClusterHealth
 from shared.settings import ClusterSettings
+
+T = TypeVar("T")
+
+
+async def run_in_cluster(
+    plan: LocalPlan,
+    settings: ClusterSettings,
+    work: Callable[[Cluster, ClusterHealth], Awaitable[T]],
+    *,
+    show: Callable[[ClusterHealth], None],
+    print_status: Callable[[str], None],
+) -> T:
+    """Start a cluster, run `work` once all its workers are ready, and stop the cluster.
+
+    All processes have ended when this returns, raises, or is cancelled.
+
+    Args:
+        show: called with the health until the workers are ready.
+        print_status: called with a line when a process is restarted.
+
+    Raises:
+        ClusterError: the cluster does not start, or a process ended too often.
+        Exception: what `work` raises.
+    """
+    local = LocalCluster(plan, settings, print_status)
+
+    async def connected() -> T:
+        async with connect(local.client) as cluster:
+            return await work(cluster, await wait_until_ready(cluster, local.worker_ids, show))
+
+    try:
+        await local.start()
+        result = await run_supervised(local, connected())
+        await local.stop()
+        return result
+    finally:
+        await local.kill()  # does nothing after stop()
+
 
 Recorded = Mapping[int, Mapping[int, str]]
 """Answers that replace the model's answers in the conversations, by agent and turn."""

@@ -1,9 +1,13 @@
-"""Addresses of servers on this machine."""
+"""Addresses of servers on this machine, and the files that `cluster up` stores there for them."""
 
 import ipaddress
+import secrets
 import socket
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from shared.errors import SettingsError
+from shared.folders import data_folder
 from shared.loopback import is_surely_loopback
 
 
@@ -43,3 +47,38 @@ def is_loopback(host: str) -> bool:
         except ValueError:
             raise SettingsError(f"--listen: {host!r} is not an IP address") from None
     return is_surely_loopback(host)
+
+
+DEFAULT_PORT = 4222
+
+
+def cluster_folder(port: int) -> Path:
+    """Return the folder for logs, the JetStream store and the token of the cluster on this port."""
+    return data_folder() / f"cluster-{port}"
+
+
+def required_token(host: str, folder: Path) -> str | None:
+    """Return the token of the cluster, created once; None if only this machine can connect.
+
+    Raises:
+        SettingsError: `host` is not an address.
+    """
+    if is_loopback(host):
+        return None
+    path = folder / "token"
+    if not path.is_file():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(24))
+    return path.read_text().strip()
+
+
+def stored_token(server: str) -> str | None:
+    """Return the token of a cluster that was started on this machine, or None."""
+    parts = urlsplit(server if "://" in server else f"nats://{server}")
+    try:
+        port = parts.port or DEFAULT_PORT
+        if parts.hostname is None or parts.username or not is_loopback(parts.hostname):
+            return None
+        return (cluster_folder(port) / "token").read_text().strip()
+    except (OSError, ValueError, SettingsError):
+        return None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.cli.services.service import Level, SystemService, UserAccount, label_of
-from shared.cli.services.supervisor import ServiceManager, ServiceManagerCommand
+from shared.cli.services.service_manager import ServiceManager, ServiceManagerCommand
 from shared.errors import SettingsError
 
 _POLL_S = 0.5

@@ -14,7 +14,7 @@ from shared.cli.services.catalogue import (
     wired_limit_service,
 )
 from shared.cli.services.service import Level, SystemService, UserAccount
-from shared.cli.services.supervisor import ServiceManagerName
+from shared.cli.services.service_manager import ServiceManagerName
 from shared.errors import SettingsError
 from shared.folders import cache_folder, data_folder
 from shared.settings import load_settings, settings_file

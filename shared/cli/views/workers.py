@@ -11,7 +11,7 @@ from shared.cli.views import formatting
 from shared.cli.views.fitted_table import Cell, Column, table
 from shared.cli.views.gauges import memory_bar, sparkline
 from shared.ids import WorkerId
-from shared.messages.priorities import PRIORITIES
+from shared.messages.base import PRIORITIES
 from shared.messages.worker_report import QueuePriorityStatus, WorkerReport
 
 Sort = Literal["name", "load", "memory"]

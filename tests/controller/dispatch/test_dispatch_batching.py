@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.dispatch.dispatch_batching import DispatchBatchTarget, DispatchHoldTimer
-from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.base import PRIORITIES, Priority
 from shared.settings.controller import DispatchSettings
 
 LIMITS = DispatchSettings(min_hold_ms=0.75, max_hold_ms=3, max_batch=16)

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.dispatch.retry_schedule import RetrySchedule
+from controller.dispatch.wait_queue import RetrySchedule
 from shared.settings.controller import RetrySettings
 
 

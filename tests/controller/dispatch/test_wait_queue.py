@@ -13,7 +13,7 @@ from controller.requests.metrics import DispatchCounts
 from controller.requests.request import TrackedRequest
 from controller.routing import Ineligibility, NoRoute, RouteQuery
 from shared.ids import WorkerId
-from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.base import PRIORITIES, Priority
 from shared.settings.controller import WaitingRoomSettings as Limits
 from tests.controller.values import DEMO, request
 

@@ -13,7 +13,7 @@ from controller.fleet.liveness_probes import Boot, LivenessProbes
 from controller.fleet.registry import NodeRegistry
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
-from shared.changes import ChangeNotifier
+from shared.change_notifier import ChangeNotifier
 from shared.ids import BootId, WorkerId
 from shared.messages.events import WorkerEvent
 from shared.settings.nats import NatsSettings

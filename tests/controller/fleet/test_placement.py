@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller.fleet.circuit_breaker import CircuitBreaker
-from controller.fleet.placement import DispatchAttempt, Outcome
+from controller.fleet.placement import Outcome, RequestPlacement
 from controller.fleet.worker_view import WorkerView
 from shared.settings.controller import CircuitBreakerSettings as Limits
 from tests.controller.values import report
@@ -40,7 +40,7 @@ class Listening(CircuitBreaker):
         self.heard[call].append("abandoned")
 
 
-Step = Callable[[DispatchAttempt], None]
+Step = Callable[[RequestPlacement], None]
 TAKEN: Step = lambda placement: placement.accepted()  # noqa: E731
 BEGAN: Step = lambda placement: placement.tokens_arrived(1.0)  # noqa: E731
 
@@ -73,7 +73,7 @@ def test_a_worker_is_judged_once_but_for_a_fault_after_it_served(
 ) -> None:
     breaker = Listening()
     view = WorkerView(report("mac"), 0.0, breaker=breaker)
-    placement = DispatchAttempt(view, 10.0, 0.0)
+    placement = RequestPlacement(view, 10.0, 0.0)
     for step in steps:
         step(placement)
     assert breaker.heard == {1: heard}
@@ -83,7 +83,7 @@ def test_a_worker_is_judged_once_but_for_a_fault_after_it_served(
 
 def test_without_a_breaker_only_the_books_are_kept() -> None:
     view = WorkerView(report("mac"), 0.0)
-    placement = DispatchAttempt(view, 10.0, 0.0)
+    placement = RequestPlacement(view, 10.0, 0.0)
     assert (view.load, view.unreported_ms) == (1, 10.0)
     placement.accepted()
     placement.ended("fault", 1.0)
@@ -94,9 +94,9 @@ def test_a_trial_takes_its_place_in_the_breaker_when_it_is_chosen() -> None:
     limits = Limits(failure_threshold=1, recovery_timeout_ms=1000, half_open_max_calls=1)
     breaker = CircuitBreaker(limits)
     view = WorkerView(report("mac"), 0.0, breaker=breaker)
-    DispatchAttempt(view, 0.0, 0.0).ended("fault", 0.0)
+    RequestPlacement(view, 0.0, 0.0).ended("fault", 0.0)
     assert not breaker.admits(0.9)
-    trial = DispatchAttempt(view, 0.0, 1.0)
+    trial = RequestPlacement(view, 0.0, 1.0)
     assert not breaker.admits(1.0)
     trial.ended("other", 1.0)
     assert breaker.admits(1.0)
@@ -110,7 +110,7 @@ class Request:
         heard: what it was judged by, as far as it should be.
     """
 
-    placement: DispatchAttempt
+    placement: RequestPlacement
     view: WorkerView
     call: int
     prefill_ms: float
@@ -157,7 +157,7 @@ class BooksBesideAWorker(RuleBasedStateMachine):
 
     @rule(prefill_ms=st.sampled_from([0.0, 0.1, 40.0, 1e6]))
     def send(self, prefill_ms: float) -> None:
-        placement = DispatchAttempt(self.view, prefill_ms, 0.0)
+        placement = RequestPlacement(self.view, prefill_ms, 0.0)
         request = Request(placement, self.view, len(self.requests) + 1, prefill_ms)
         self.requests.append(request)
         self.unknown_ms[request] = prefill_ms

@@ -1,7 +1,7 @@
 """What a controller's books say of a worker between two of its reports."""
 
 from controller.fleet.circuit_breaker import CircuitBreaker
-from controller.fleet.placement import DispatchAttempt
+from controller.fleet.placement import RequestPlacement
 from controller.fleet.worker_view import WorkerView
 from shared.settings.controller import CircuitBreakerSettings as Limits
 from tests.controller.values import models, report, view
@@ -76,7 +76,7 @@ def test_in_another_term_nothing_counts_that_was_sent_in_the_last_one() -> None:
     breaker = CircuitBreaker(Limits(failure_threshold=1, recovery_timeout_ms=1))
     breaker.failed(breaker.begin(0.0), 0.0)
     mac = WorkerView(report("mac", active_requests=1, choices=1), 1.0, breaker=breaker)
-    placements = [DispatchAttempt(mac, 40.0, 1.0, choices=2) for _ in range(2)]
+    placements = [RequestPlacement(mac, 40.0, 1.0, choices=2) for _ in range(2)]
     placements[0].accepted()
     assert (mac.load, mac.choices, mac.unreported_ms) == (3, 5, 80.0)
     assert not breaker.admits(1.0)

@@ -9,7 +9,7 @@ import pytest
 from controller.gateway.api_keys import ApiKeyRing
 from controller.gateway.app import GatewayApp
 from controller.gateway.metrics import GatewayMetrics
-from controller.gateway.model_directory import ListedModel, ModelResolver
+from controller.gateway.model_resolver import ListedModel, ModelResolver
 from controller.gateway.responses.stored import ResponseStore
 from shared.settings.gateway import GatewaySettings
 

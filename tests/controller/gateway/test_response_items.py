@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from controller.gateway.responses.items import pack, unpack
 from controller.gateway.responses.output import Event, OutputItems
-from controller.gateway.responses.packed_reasoning import pack, unpack
 from controller.gateway.responses.tool_names import (
     ToolIdentity,
     ToolNameMap,

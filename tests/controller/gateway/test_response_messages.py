@@ -12,9 +12,8 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from controller.gateway.responses.answers import ResponseObjectSerializer
-from controller.gateway.responses.items import Item
+from controller.gateway.responses.items import Item, pack
 from controller.gateway.responses.messages import MAX_REASONING_BYTES, messages_of
-from controller.gateway.responses.packed_reasoning import pack
 from controller.gateway.responses.requests import ResponsesRequest
 from shared.errors import ClusterError, RequestError
 from shared.ids import new_request_id

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller.dispatch.dispatch_queue import DispatchOutcome, DispatchQueue
-from controller.fleet.placement import DispatchAttempt
+from controller.fleet.placement import RequestPlacement
 from controller.requests.instructions import SendDispatches
 from controller.requests.metrics import DispatchCounts
 from controller.requests.request import TrackedRequest
@@ -50,7 +50,7 @@ class Queue:
             RouteQuery([ModelId(model)]), Views([asked]), Kept(), policy_named("prefix-aware"),
             now=0.0, rng=lambda: 0.5,
         )  # fmt: skip
-        one.offer(decision, DispatchAttempt(asked, 0.0, self.now))
+        one.offer(decision, RequestPlacement(asked, 0.0, self.now))
         return self._read(self.queue.add(asked.report, one, self.now))
 
     def busy(self, worker: str = "mac", model: str = "demo") -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.placement import DispatchAttempt
+from controller.fleet.placement import RequestPlacement
 from controller.fleet.worker_view import WorkerView
 from controller.requests.client_messages import (
     accepted_status,
@@ -37,7 +37,7 @@ def offered(one: TrackedRequest, worker: str = "mac", *, now: float = 0.0) -> Wo
         RouteQuery([DEMO]), Views([asked]), Kept(), policy_named("prefix-aware"),
         now=now, rng=lambda: 0.5,
     )  # fmt: skip
-    one.offer(decision, DispatchAttempt(asked, 10.0, now, choices=one.contents.choices))
+    one.offer(decision, RequestPlacement(asked, 10.0, now, choices=one.contents.choices))
     return asked
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.rollout.steps import plan_steps
+from controller.rollout.policy import plan_steps
 from shared.errors import InvalidRequest
 from shared.ids import WorkerId
 from shared.settings.controller import RolloutSettings

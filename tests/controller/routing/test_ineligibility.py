@@ -17,8 +17,8 @@ from controller.routing import (
 )
 from shared.errors import ERROR_CODES
 from shared.ids import ModelId, WorkerId
+from shared.messages.base import PRIORITIES, Priority
 from shared.messages.model_status import ModelStatus
-from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.request import Requirements
 from shared.messages.worker_report import Hardware, MemoryPressure, MemoryStatus, QueueStatus
 from shared.settings.controller import CircuitBreakerSettings as Limits

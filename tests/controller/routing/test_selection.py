@@ -26,9 +26,9 @@ from controller.routing.selection import (
     TRIAL_REASON,
 )
 from shared.ids import ModelId, WorkerId
+from shared.messages.base import PRIORITIES
 from shared.messages.events import Tier
 from shared.messages.model_status import ModelPerformance, ModelState, ModelStatus
-from shared.messages.priorities import PRIORITIES
 from shared.messages.request import Requirements
 from shared.settings.controller import CircuitBreakerSettings as Limits
 from tests.controller.fleet.views import Kept, Views

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from shared.access.certificates import new_authority, new_server
 from shared.access.folder import AccessFolder, ServerAddresses
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials
 from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus
 from shared.errors import BusUnreachable, SettingsError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
-from shared.access.keys import new_seed, public_key
+from shared.access.member_credentials import new_seed, public_key
 from shared.access.roles import Role
 from shared.access.server_config import User, server_config
 from shared.subjects import SUBJECTS

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.access.keys import new_seed
-from shared.access.membership import MemberCredentials
+from shared.access.member_credentials import MemberCredentials, new_seed
 from shared.access.roles import ROLES, Role
 from shared.access.stored_memberships import (
     join,

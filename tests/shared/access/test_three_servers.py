@@ -18,7 +18,7 @@ from shared.codec import decode
 from shared.errors import BusError, SettingsError
 from shared.ids import ControllerId
 from shared.logs import BusLogHandler
-from shared.messages.lease import LeaseRecord
+from shared.messages.controller_report import LeaseRecord
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from tests.access.members import nats_of

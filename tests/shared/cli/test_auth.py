@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from shared.access.membership import read_token
+from shared.access.member_credentials import read_token
 from shared.access.stored_memberships import membership
 from shared.bus import Bus
 from shared.cli.auth import command

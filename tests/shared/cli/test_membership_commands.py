@@ -4,7 +4,7 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
-from shared.access.membership import read_token
+from shared.access.member_credentials import read_token
 from tests.machines import Machine, SecuredCluster
 from tests.processes import free_port, wait_for
 

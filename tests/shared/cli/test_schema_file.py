@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli.schema_file import read_schema
+from shared.cli.run import read_schema
 from shared.errors import SettingsError
 
 SCHEMA = {"type": "object", "properties": {"Stadt": {"const": "Köln"}}}

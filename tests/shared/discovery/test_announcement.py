@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shared.bus import ServerInfo
 from shared.discovery.announcement import ClusterAnnouncement, read_announcement
-from shared.discovery.controller_announcement import announcement_of
+from shared.discovery.announcer import announcement_of
 from shared.discovery.selection import select_cluster
 from shared.errors import SettingsError
 from shared.settings.nats import NatsSettings

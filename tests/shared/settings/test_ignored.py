@@ -1,7 +1,7 @@
 """Settings that are read no more are told to who still has them."""
 
 from shared.settings import ClusterSettings
-from shared.settings.ignored import ignored_settings
+from shared.settings.rolled_out import ignored_settings
 
 
 def test_nothing_is_told_where_nothing_was_said() -> None:

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from shared.errors import SettingsError
 from shared.settings import ClusterSettings, load_settings
-from shared.settings.origin import PREFIX, section, value_shape
 from shared.settings.overrides import merged
+from shared.settings.setting_origins import PREFIX, section, value_shape
 
 _EXAMPLES: list[Any] = [
     1,

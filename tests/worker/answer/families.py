@@ -8,31 +8,31 @@ from typing import Any
 
 from tests.worker.answer import writers
 from worker.answer.control import AddedToken, ControlTokenCodec
-from worker.answer.delta import AnswerDelta
 from worker.answer.formats.base import Tool, ToolFormat
-from worker.answer.formats.cohere import CohereFormat
 from worker.answer.formats.deepseek import (
     DeepSeekDsmlFormat,
     DeepSeekV3Format,
     DeepSeekV31Format,
 )
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
-from worker.answer.formats.glm import GlmFormat
-from worker.answer.formats.granite import GraniteFormat
-from worker.answer.formats.hermes import HermesFormat
-from worker.answer.formats.kimi import KimiFormat
-from worker.answer.formats.kimi_k3 import KimiK3Format
-from worker.answer.formats.llama import LlamaFormat
-from worker.answer.formats.longcat import LongcatFormat, LongcatJsonFormat
-from worker.answer.formats.minicpm import MiniCpm5Format
-from worker.answer.formats.minimax import MiniMaxFormat
+from worker.answer.formats.hermes import HermesFormat, LlamaFormat
+from worker.answer.formats.json_list import CohereFormat, GraniteFormat, NemotronFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
-from worker.answer.formats.nemotron import NemotronFormat
+from worker.answer.formats.named_json import KimiFormat
 from worker.answer.formats.pythonic import Lfm2Format
-from worker.answer.formats.qwen_xml import QwenXmlFormat, SeedFormat
+from worker.answer.formats.tagged_families import (
+    GlmFormat,
+    KimiK3Format,
+    LongcatFormat,
+    LongcatJsonFormat,
+    MiniCpm5Format,
+    MiniMaxFormat,
+    QwenXmlFormat,
+    SeedFormat,
+)
 from worker.answer.harmony import HarmonyParser
 from worker.answer.marked import MarkedParser
-from worker.answer.parser import AnswerParser, Bind
+from worker.answer.parser import AnswerDelta, AnswerParser, Bind
 from worker.answer.reasoning import REASONING_FORMATS, ReasoningFormat
 
 THINK = REASONING_FORMATS[0]

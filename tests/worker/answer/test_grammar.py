@@ -15,11 +15,11 @@ from tokenizers import Tokenizer
 
 from tests.worker.answer.families import FAMILIES, Family, read
 from worker.answer.control import AddedToken, ControlTokenCodec
-from worker.answer.format import ModelOutputFormat
 from worker.answer.formats.base import Tool
 from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
 from worker.answer.harmony import HarmonyParser
 from worker.answer.messages import MessagesParser
+from worker.answer.model_output_format import ModelOutputFormat
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema
 

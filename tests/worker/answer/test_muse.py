@@ -16,8 +16,8 @@ from tests.worker.answer.families import Family, WeatherCall, dumps, read
 from tests.worker.answer.test_calls import ARGUMENTS, TOOLS
 from tests.worker.answer.test_grammar import Compiled
 from worker.answer.control import AddedToken, ControlTokenCodec
-from worker.answer.format import find_format
 from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
+from worker.answer.model_output_format import find_format
 from worker.answer.muse import MuseParser
 from worker.answer.parser import Bind
 

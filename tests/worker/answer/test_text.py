@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from worker.answer.answer import AnswerDecoder
-from worker.answer.format import PlainParser
-from worker.answer.sent import DeliveredLengths
+from worker.answer.answer import AnswerDecoder, DeliveredLengths
+from worker.answer.model_output_format import PlainParser
 from worker.answer.text import REPLACEMENT, Decode, Detokenizer, StopScanner
 
 _CHUNKS = st.sampled_from(

@@ -8,14 +8,14 @@ from dataclasses import replace
 from shared.ids import ModelId
 from worker.engine.batch import ModelBatch
 from worker.engine.decoding import DecodeGroup, SampledTokens
-from worker.engine.kv_memory import KVBlockStore
+from worker.engine.kv_block_store import KVBlockStore
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PrefillProgress
-from worker.engine.prefill_speed import PrefillCost
+from worker.engine.prefill_cost import PrefillCost
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
-from worker.engine.tokens import GeneratedToken
+from worker.engine.sequence import GeneratedToken
 
 TOKEN_S = 0.001
 ENOUGH_S = 1e6

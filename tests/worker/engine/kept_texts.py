@@ -4,7 +4,7 @@ import queue
 from pathlib import Path
 
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, tokens_alone
-from worker.engine.kv_memory import KVBlockStore, PrefixCacheConfig
+from worker.engine.kv_block_store import KVBlockStore, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefetchedPrompts
 from worker.engine.prompt import PreparedSequence

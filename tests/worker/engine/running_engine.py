@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from shared.ids import ModelId
 from shared.settings.worker import AdaptiveBatchingSettings
 from tests.worker.engine.samplings import GREEDY
-from worker.engine.kv_memory import KV_MEMORY_DISABLED, PrefixCacheConfig
+from worker.engine.kv_block_store import KV_MEMORY_DISABLED, PrefixCacheConfig
 from worker.engine.loop import Engine
 from worker.kv_memory.block import Block
 from worker.link.facts import (

@@ -2,7 +2,7 @@
 
 import math
 
-from worker.engine.agreement import allowed_gap, is_tie
+from worker.engine.probe import allowed_gap, is_tie
 
 _FLOAT32, _BFLOAT16 = 2.0**-23, 2.0**-7
 

@@ -20,7 +20,7 @@ from worker.engine.batch_cache import BatchCache
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PrefillProgress
 from worker.engine.prompt import PreparedSequence
-from worker.engine.tokens import GeneratedToken
+from worker.engine.sequence import GeneratedToken
 from worker.link.orders import Sampling
 
 MakeBatch = Callable[..., DrivenBatch]

@@ -13,7 +13,7 @@ import pytest
 from shared.ids import ModelId
 from tests.crashing.folders import make_crashing_model
 from tests.worker.engine.running_engine import RunningEngine, running_engine
-from worker.engine import model, model_tokenizer, served_models
+from worker.engine import engine_models, model, model_tokenizer
 from worker.link.facts import ModelFailed, ModelLoaded
 
 _WEIGHTS = "model.safetensors"
@@ -279,7 +279,7 @@ def test_a_tokenizer_that_never_comes_ends_its_load_alone(
         return load_tokenizer(*arguments)
 
     monkeypatch.setattr(model, "load_tokenizer", load_late)
-    monkeypatch.setattr(served_models, "_LOADING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(engine_models, "_LOADING_TIMEOUT_S", 0.2)
     try:
         failed = engine.load(tiny_model, ModelId("late"))
         assert isinstance(failed, ModelFailed)

@@ -13,8 +13,8 @@ from mlx_lm.utils import load_tokenizer
 from tests.scripted.families import TEMPLATES, Template
 from tests.scripted.folders import make_scripted_model
 from tests.worker.answer.families import THINK
-from worker.engine.call_arguments import Turn, takes_text, with_text_arguments
 from worker.engine.chat_template import ChatTemplate
+from worker.engine.tool_prompt import Turn, takes_text, with_text_arguments
 
 _CALLS = "{% for call in message.tool_calls or [] %}{{ PRINTED }}{% endfor %}"
 _TEMPLATE = "{% for message in messages %}{{ message.content }}" + _CALLS + "{% endfor %}"

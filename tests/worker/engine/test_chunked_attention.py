@@ -25,7 +25,7 @@ from tests.worker.engine.other_models import (
 from tests.worker.engine.samplings import sampling
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
 from worker.engine.caches import Cache, leaves
-from worker.engine.chunk_cache import ChunkedAttentionCache
+from worker.engine.chunked_attention_cache import ChunkedAttentionCache
 from worker.engine.model import LoadedModel, load_model
 from worker.link.orders import LoadModel
 

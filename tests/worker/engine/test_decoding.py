@@ -21,7 +21,7 @@ from worker.engine.caches import evaluate
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import PendingPrefill
-from worker.engine.tokens import GeneratedToken
+from worker.engine.sequence import GeneratedToken
 from worker.link.orders import Sampling
 
 

@@ -10,7 +10,7 @@ import pytest
 from shared.ids import ModelId
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.watched_network import random_ids
-from worker.engine.kv_memory import PrefixCacheConfig
+from worker.engine.kv_block_store import PrefixCacheConfig
 from worker.link.facts import EngineMeasured, Fact, PrefixCacheMeasurements, SequenceRejected
 from worker.link.orders import (
     CancelPrefixPrefetch,

@@ -12,7 +12,7 @@ from shared.ids import ModelId
 from tests.tiers import long_form
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.unusual_networks import save_unusual
-from worker.engine.kv_memory import PrefixCacheConfig
+from worker.engine.kv_block_store import PrefixCacheConfig
 from worker.link.facts import ModelLoaded
 from worker.link.orders import UnloadModel
 

@@ -20,7 +20,7 @@ from tests.worker.engine.running_engine import (
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.engine import loop
 from worker.engine.decoding import DecodeGroup, SampledTokens
-from worker.engine.kv_memory import PrefixCacheConfig
+from worker.engine.kv_block_store import PrefixCacheConfig
 from worker.engine.step_scheduler import StepScheduler
 from worker.link.facts import (
     EngineMeasured,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.engine.partition import best_partition, step_cost, total_cost
+from worker.engine.decode_groups import best_partition, step_cost, total_cost
 
 _LENGTHS = st.lists(st.integers(1, 5000), max_size=7)
 _COSTS = st.tuples(st.integers(0, 100_000), st.integers(1, 100))

@@ -14,9 +14,9 @@ from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.samplings import GREEDY
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
-from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVBlockStore
+from worker.engine.kv_block_store import KV_MEMORY_DISABLED, KVBlockStore
 from worker.engine.model import LoadedModel
-from worker.engine.prefill_speed import PrefillCost
+from worker.engine.prefill_cost import PrefillCost
 from worker.engine.prompt import PreparedSequence
 from worker.link.orders import Sampling
 

@@ -14,11 +14,15 @@ from mlx_lm.models import llama
 from tests.worker.engine.other_models import TOGETHER, VOCABULARY, WINDOW_TOKENS
 from tests.worker.engine.watched_network import WatchedNetwork
 from worker.engine import batching_verdicts
-from worker.engine.batching_verdicts import BatchingVerdict, key, known_verdict
+from worker.engine.batching_verdicts import (
+    BatchingVerdict,
+    BatchingVerdictStore,
+    key,
+    known_verdict,
+)
 from worker.engine.caches import CacheLayout
-from worker.engine.prefill_speed import PrefillCost
+from worker.engine.prefill_cost import PrefillCost
 from worker.engine.probe import find_verdict, probe
-from worker.engine.verdict_store import BatchingVerdictStore
 
 T = TypeVar("T")
 _SPEED = PrefillCost(floor_s=0.001, token_s=0.0001)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.snapshots import SnapshotLengths
+from worker.engine.prefix_cache import SnapshotLengths
 
 _STEPS = st.sampled_from([1, 16, 2048])
 _TOKENS = st.integers(0, 200_000)

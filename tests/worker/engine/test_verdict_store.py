@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.engine import verdict_store
-from worker.engine.batching_verdicts import BatchingVerdict
-from worker.engine.verdict_store import BatchingVerdictStore
+from worker.engine import batching_verdicts
+from worker.engine.batching_verdicts import BatchingVerdict, BatchingVerdictStore
 
 _ALONE = BatchingVerdict("alone", "log-probabilities differ", probe_s=1.5)
 
@@ -22,14 +21,14 @@ def test_what_was_found_is_there_after_a_restart_without_the_time_it_took(tmp_pa
 def test_another_release_is_probed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = BatchingVerdictStore(tmp_path / "verdicts.json")
     kept.save("a", _ALONE)
-    monkeypatch.setattr(verdict_store, "version", lambda package: "99")
+    monkeypatch.setattr(batching_verdicts, "version", lambda package: "99")
     assert kept.find("a") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"KEY": 1}', b'{"KEY": {}}'])
 def test_a_broken_file_holds_nothing_and_is_written_anew(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "verdicts.json"
-    file.write_bytes(content.replace(b"KEY", verdict_store._key("a").encode()))
+    file.write_bytes(content.replace(b"KEY", batching_verdicts._key("a").encode()))
     kept = BatchingVerdictStore(file)
     assert kept.find("a") is None
     kept.save("a", _ALONE)

@@ -15,10 +15,10 @@ from shared.messages.structured import Structure, StructureKind
 from tests.worker.grammar import hostile
 from tests.worker.grammar.validity import invalidity
 from tests.worker.grammar.walk import Vocabulary, Walk
-from worker.answer.format import PLAIN_FORMAT
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import call_schema
 from worker.answer.grammar import AnswerConstraint, answer_grammar
+from worker.answer.model_output_format import PLAIN_FORMAT
 from worker.grammar.matcher import Matcher
 from worker.grammar.schemas import arguments_schema, with_options
 

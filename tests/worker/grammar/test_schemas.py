@@ -16,8 +16,8 @@ from tests.worker.grammar.random_schemas import SCHEMAS
 from tests.worker.grammar.random_values import orders, valid_values
 from tests.worker.grammar.validity import invalidity
 from tests.worker.grammar.walk import Vocabulary
-from worker.answer.format import PLAIN_FORMAT
 from worker.answer.grammar import AnswerConstraint, answer_grammar
+from worker.answer.model_output_format import PLAIN_FORMAT
 from worker.grammar.schemas import subschemas
 
 _WALKS = 3

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.worker.virtual_time import Clock
-from worker.host.cpu_usage import CpuMeter
+from worker.host.process_usage import CpuMeter
 
 _CHILD = """
 import sys, time
@@ -30,7 +30,7 @@ if sys.stdin.readline():
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("worker.host.cpu_usage.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("worker.host.process_usage.time", SimpleNamespace(monotonic=clock))
     return clock
 
 

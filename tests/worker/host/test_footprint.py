@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from worker.host.footprint import footprint_bytes
+from worker.host.process_usage import footprint_bytes
 
 _MB = 1_000_000
 

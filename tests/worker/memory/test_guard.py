@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.messages.priorities import PRIORITIES
+from shared.messages.base import PRIORITIES
 from shared.messages.worker_report import MemoryPressure
 from shared.settings.worker import ResourceLimitsSettings
 from tests.worker.engine_owner import owned_engine

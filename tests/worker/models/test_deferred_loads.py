@@ -2,8 +2,8 @@
 
 from shared.ids import ModelId
 from shared.settings.models import ModelSettings
-from worker.models.catalogue import WorkerModel
-from worker.models.deferred_loads import SuspectModelReloads
+from worker.models.loader import SuspectModelReloads
+from worker.models.worker_models import WorkerModel
 
 _ENGINE, _OTHER_ENGINE = 0, 1
 

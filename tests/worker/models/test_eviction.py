@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.ids import ModelId
+from shared.messages.base import PRIORITIES, Priority
 from shared.messages.model_status import ModelState
-from shared.messages.priorities import PRIORITIES, Priority
 from shared.settings.models import ModelSettings
-from worker.models.catalogue import WorkerModel
 from worker.models.eviction import expired, idle_models, victims
+from worker.models.worker_models import WorkerModel
 
 _PRIORITIES = st.sampled_from(PRIORITIES)
 

@@ -9,9 +9,9 @@ from shared.ids import ModelId
 from shared.settings.models import ModelSettings
 from worker.memory.guard import MemoryGuard
 from worker.memory.limits import affordable_copies
-from worker.models.catalogue import WorkerModel
 from worker.models.eviction import idle_models
 from worker.models.memory_capacity import ModelMemoryManager
+from worker.models.worker_models import WorkerModel
 
 pytestmark = pytest.mark.anyio
 

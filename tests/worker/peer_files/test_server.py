@@ -14,8 +14,7 @@ from shared.errors import SettingsError
 from shared.messages.files import FilesOffer
 from tests.worker.peer_files.offering import Offering
 from worker.peer_files.peer import Peer, PeerDownloadFailed
-from worker.peer_files.rate_limit import BandwidthLimit
-from worker.peer_files.server import FileServer
+from worker.peer_files.server import BandwidthLimit, FileServer
 
 CONTENT = bytes(range(256)) * 5000
 ID = hashlib.sha256(CONTENT).hexdigest()

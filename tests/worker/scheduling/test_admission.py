@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from shared.ids import BootId, ModelId
-from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.base import PRIORITIES, Priority
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.stores import new_store
 from tests.worker.values import MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
-from worker.models.catalogue import WorkerModels
+from worker.models.worker_models import WorkerModels
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.admission import AdmissionQueue
-from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.engine_costs import EngineCostEstimator
-from worker.scheduling.model_speeds import ModelStatistics
+from worker.scheduling.local_prefix_index import LocalPrefixIndex
+from worker.scheduling.model_statistics import ModelStatistics
 
 _DEMO = ModelId("demo")
 _MOST = 32

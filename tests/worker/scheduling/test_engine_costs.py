@@ -10,9 +10,9 @@ from tests.worker.sessions.stores import new_store
 from tests.worker.values import MAC, TINY, active
 from worker.link.facts import SequenceCached
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.cached_prefixes import LocalPrefixIndex
 from worker.scheduling.engine_costs import EngineCostEstimator
-from worker.scheduling.model_speeds import ModelStatistics
+from worker.scheduling.local_prefix_index import LocalPrefixIndex
+from worker.scheduling.model_statistics import ModelStatistics
 
 LONG = {"role": "system", "content": "x" * 4096}
 OTHER = {"role": "system", "content": "y" * 4096}

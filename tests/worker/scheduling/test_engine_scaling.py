@@ -2,7 +2,7 @@
 
 import pytest
 
-from worker.scheduling.engine_scaling import (
+from worker.scheduling.engine_costs import (
     TypicalRequestCost,
     idle_engine_cost_ms,
     scale_up_cost_ms,

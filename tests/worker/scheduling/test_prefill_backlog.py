@@ -9,7 +9,7 @@ from shared.messages.model_status import ModelPerformance
 from tests.worker.values import MAC, OWNER, TINY, active, dispatched
 from worker.link.facts import SequenceOutput
 from worker.requests.active_request import ActiveRequest
-from worker.scheduling.prefill_backlog import prefill_ms
+from worker.scheduling.model_statistics import prefill_ms
 
 _SPEED = ModelPerformance(prefill_tokens_per_s=1000, bytes_per_token=4, prefill_share=0.5)
 

@@ -12,8 +12,8 @@ import pytest
 from shared import subjects
 from shared.codec import decode, encode
 from shared.ids import ModelId
+from shared.messages.base import Priority
 from shared.messages.dispatch import DispatchBatch, DispatchReply
-from shared.messages.priorities import Priority
 from shared.messages.request_events import RequestCompleted
 from tests.models import CONTEXT_TOKENS
 from tests.processes import RunningNats

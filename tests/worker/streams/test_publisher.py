@@ -11,7 +11,6 @@ from shared.bus import Bus, IncomingMessage
 from shared.clock import boottime_s
 from shared.codec import decode
 from shared.ids import BootId, ControllerId
-from shared.inboxes import PROBE_INTERVAL_S
 from shared.messages.request_events import RequestCompleted, RequestEvent, RequestEvents
 from shared.messages.stream import (
     ChoiceOutput,
@@ -24,11 +23,12 @@ from shared.messages.stream import (
     Usage,
 )
 from shared.messages.stream import decode as decode_stream
+from shared.stream_subscribers import PROBE_INTERVAL_S
 from tests.processes import MAX_PAYLOAD_BYTES
 from tests.worker.values import CLIENT, MAC, OWNER, active
 from worker.requests.active_request import ActiveRequest
+from worker.streams.publish_lease import PublishLease
 from worker.streams.publisher import OutgoingBatch, OutgoingMessage, StreamPublisher
-from worker.streams.stream_lease import PublishLease
 
 pytestmark = pytest.mark.anyio
 

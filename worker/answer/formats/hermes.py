@@ -1,4 +1,4 @@
-"""Nous Hermes, Qwen 2.5 and 3, and many others: `<tool_call>{"name": ..., "arguments": {...}}`."""
+"""Calls as one JSON object each: Hermes and Llama 3."""
 
 from collections.abc import Collection, Sequence
 from typing import ClassVar
@@ -47,3 +47,44 @@ class HermesFormat:
         yield from reader.skip_space()
         if (yield from reader.peek()):  # some models end an answer without the closing marker
             yield from reader.expect(*control.forms(self.close))
+
+
+_OPEN = "<|python_tag|>"
+
+
+class LlamaFormat:
+    """A section is JSON objects, separated by `;`."""
+
+    name: ClassVar[str] = "llama3"
+    markers: ClassVar[tuple[str, ...]] = (_OPEN,)
+    openings: ClassVar[tuple[str, ...]] = (_OPEN, "")
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        yield from read_json_head(reader, names)
+
+    def add_section(
+        self,
+        rules: GrammarBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
+    ) -> str:
+        call = add_json(rules, "call", call_schema(tools, "parameters"))
+        others = f'(";" {SPACE} {call})*' if parallel else ""
+        return rules.add("section", f"({marker(control, _OPEN)})? {SPACE} {call} {others}")
+
+    def read_section(
+        self,
+        reader: TextReader,
+        calls: CallDeltaBuilder,
+        control: ControlTokenCodec,
+        tools: Sequence[Tool],
+    ) -> Reading[None]:
+        yield from reader.expect(*control.forms(_OPEN), "")
+        while True:
+            yield from read_json_call(reader, calls, arguments_key="parameters")
+            if not (yield from reader.is_next(";")):
+                return
+            yield from reader.skip_space()
+            yield from reader.expect(";")

@@ -76,3 +76,47 @@ class JsonListFormat:
     def closes(self, control: ControlTokenCodec) -> bool:
         """Whether a model with these control tokens writes the closing marker."""
         return bool(self.closing)
+
+
+_OPEN, _CLOSE = "<TOOLCALL>", "</TOOLCALL>"
+
+
+class NemotronFormat(JsonListFormat):
+    """A section is a list of JSON objects."""
+
+    name: ClassVar[str] = "nemotron"
+    markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)
+    openings: ClassVar[tuple[str, ...]] = (_OPEN,)
+    closing: ClassVar[str] = _CLOSE
+
+
+_GRANITE_OPEN, _GRANITE_CLOSE = "<|tool_call|>", "<|/tool_call|>"
+
+
+class GraniteFormat(JsonListFormat):
+    """A section is a list of JSON objects."""
+
+    name: ClassVar[str] = "granite"
+    markers: ClassVar[tuple[str, ...]] = (_GRANITE_OPEN, _GRANITE_CLOSE)
+    openings: ClassVar[tuple[str, ...]] = (_GRANITE_OPEN, "<tool_call>")
+    closing: ClassVar[str] = _GRANITE_CLOSE
+
+    def closes(self, control: ControlTokenCodec) -> bool:
+        return control.encode(_GRANITE_CLOSE) != _GRANITE_CLOSE  # only Phi-4-mini has this token
+
+
+_COHERE_OPEN, _COHERE_CLOSE = "<|START_ACTION|>", "<|END_ACTION|>"
+
+
+class CohereFormat(JsonListFormat):
+    """A section is a list of JSON objects; the ids count the calls of the conversation."""
+
+    name: ClassVar[str] = "cohere"
+    markers: ClassVar[tuple[str, ...]] = (_COHERE_OPEN, _COHERE_CLOSE)
+    openings: ClassVar[tuple[str, ...]] = (_COHERE_OPEN,)
+    closing: ClassVar[str] = _COHERE_CLOSE
+    name_key: ClassVar[str] = "tool_name"
+    arguments_key: ClassVar[str] = "parameters"
+    before: ClassVar[Mapping[str, Any]] = {
+        "tool_call_id": {"type": "string", "pattern": "^[0-9]{1,4}$"}
+    }

@@ -3,26 +3,28 @@
 from collections.abc import Container
 
 from worker.answer.formats.base import ToolFormat
-from worker.answer.formats.cohere import CohereFormat
 from worker.answer.formats.deepseek import (
     DeepSeekDsmlFormat,
     DeepSeekV3Format,
     DeepSeekV31Format,
 )
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
-from worker.answer.formats.glm import GlmFormat
-from worker.answer.formats.granite import GraniteFormat
-from worker.answer.formats.hermes import HermesFormat
-from worker.answer.formats.kimi import KimiFormat
-from worker.answer.formats.kimi_k3 import TOKENS, KimiK3Format
-from worker.answer.formats.llama import LlamaFormat
-from worker.answer.formats.longcat import LongcatFormat, LongcatJsonFormat
-from worker.answer.formats.minicpm import MiniCpm5Format
-from worker.answer.formats.minimax import MiniMaxFormat
+from worker.answer.formats.hermes import HermesFormat, LlamaFormat
+from worker.answer.formats.json_list import CohereFormat, GraniteFormat, NemotronFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
-from worker.answer.formats.nemotron import NemotronFormat
+from worker.answer.formats.named_json import KimiFormat
 from worker.answer.formats.pythonic import Lfm2Format
-from worker.answer.formats.qwen_xml import QwenXmlFormat, SeedFormat
+from worker.answer.formats.tagged_families import (
+    KIMI_K3_TOKENS,
+    GlmFormat,
+    KimiK3Format,
+    LongcatFormat,
+    LongcatJsonFormat,
+    MiniCpm5Format,
+    MiniMaxFormat,
+    QwenXmlFormat,
+    SeedFormat,
+)
 
 HARMONY = "harmony"
 MUSE = "muse"
@@ -74,7 +76,7 @@ _TEMPLATE_MARKERS: dict[str, str] = {
 """Strings of templates that only one format has; the first string that is found decides."""
 
 _UNIQUE_TOKENS: dict[str, tuple[str, ...]] = {
-    KimiK3Format.name: TOKENS,
+    KimiK3Format.name: KIMI_K3_TOKENS,
     KimiFormat.name: KimiFormat.openings,
     DeepSeekDsmlFormat.name: ("｜DSML｜",),
     MUSE: ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),

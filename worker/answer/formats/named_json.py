@@ -94,3 +94,28 @@ class NameThenJsonFormat:
     def decode_name(self, encoded: str) -> str:
         """Return the name of the function from its form in a call."""
         return encoded
+
+
+_PREFIX = "functions."
+
+
+class KimiFormat(NameThenJsonFormat):
+    """The number counts the calls of the conversation."""
+
+    name: ClassVar[str] = "kimi_k2"
+    open: ClassVar[str] = "<|tool_calls_section_begin|>"
+    close: ClassVar[str] = "<|tool_calls_section_end|>"
+    call: ClassVar[str] = "<|tool_call_begin|>"
+    arguments: ClassVar[str] = "<|tool_call_argument_begin|>"
+    call_end: ClassVar[str] = "<|tool_call_end|>"
+    markers: ClassVar[tuple[str, ...]] = (open, close, call, arguments, call_end)
+    openings: ClassVar[tuple[str, ...]] = (open,)
+
+    def call_head(self, name: str) -> str:
+        return f"{_PREFIX}{name}:"
+
+    def name_rule(self, name: str) -> str:
+        return f"{literal(f'{_PREFIX}{name}:')} /[0-9]{{1,4}}/"
+
+    def decode_name(self, encoded: str) -> str:
+        return encoded.removeprefix(_PREFIX).rpartition(":")[0] or encoded

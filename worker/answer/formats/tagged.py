@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from worker.answer.calls import CallDeltaBuilder
 from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
-from worker.answer.formats.tagged_rules import TaggedValueGrammar
-from worker.answer.formats.tags import CallTags
+from worker.answer.formats.tags import CallTags, TaggedValueGrammar
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.schema_types import (
     ALL_TYPES,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli.benches.files import as_json_text, save
+from shared.cli.benches.agents import as_json_text, save
 from tests.shared.cli.benches.values import comparison
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from shared.cli.benches.generated_text import system_prompt, user_prompt
+from shared.cli.benches.prompts import system_prompt, user_prompt
 
 
 @pytest.mark.parametrize("characters", [1, 100, 5_000, 200_000])

@@ -1,6 +1,6 @@
 """What is wrong with a worker, in words."""
 
-from shared.cli.views.attention import attention
+from shared.cli.views.overview import attention
 from shared.messages.engine_status import EngineStatus
 from tests.shared.cli.reports import (
     BIG,

@@ -1,0 +1,219 @@
+"""Publishes requests to the cluster within the limits of their API keys, and counts them."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from controller.gateway.api_keys import ApiKey
+from controller.gateway.metrics import GatewayMetrics
+from controller.gateway.model_resolver import ModelResolver
+from controller.gateway.rate_limiter import ClientRateLimiter
+from shared.bus import Bus
+from shared.client import Cluster, Completion, Stream
+from shared.client.inboxes import SharedInbox
+from shared.errors import ClusterError
+from shared.ids import ClientName, ModelId, RequestId
+from shared.messages.base import PRIORITIES, Priority
+from shared.messages.stream import ChoiceOutput, Usage
+from shared.subjects import INBOX_PREFIX
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_PRIORITY: Priority = "medium"
+_CHECKS_PER_TIMEOUT = 4
+"""How often a stalled answer is checked within the idle timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRequest:
+    """A request of an HTTP caller, with the fields of the cluster's request.
+
+    Attributes:
+        model: a model, a skill or an alias.
+        priority: None if the caller set none.
+    """
+
+    request_id: RequestId
+    model: str
+    priority: Priority | None
+    fields: dict[str, Any]
+
+    @property
+    def counts_only(self) -> bool:
+        """Whether the request only counts the prompt's tokens, which are then not charged."""
+        return bool(self.fields.get("count_only"))
+
+
+class InferenceStream:
+    """The stream of one open request."""
+
+    def __init__(self, stream: Stream, started_at: float, idle_timeout_s: float) -> None:
+        self._stream = stream
+        self._started_at = started_at
+        self._idle_timeout_s = idle_timeout_s
+        self.first_token_s: float | None = None
+
+    @property
+    def stream(self) -> Stream:
+        return self._stream
+
+    @property
+    def usage(self) -> Usage:
+        """Return the usage of the whole answer; only valid after its end."""
+        assert self._stream.usage is not None
+        return self._stream.usage
+
+    async def updates(self, *, at_least_every_s: float) -> AsyncGenerator[list[ChoiceOutput], None]:
+        """Yield updates as `Stream.updates` does.
+
+        Raises:
+            ClusterError: `deadline_exceeded`: no output and no progress within the idle timeout.
+        """
+        every_s = min(at_least_every_s, self._idle_timeout_s / _CHECKS_PER_TIMEOUT)
+        state, progressed_at = self._state, time.monotonic()
+        async for outputs in self._stream.updates(at_least_every_s=every_s):
+            now = time.monotonic()
+            if outputs or state != self._state:
+                state, progressed_at = self._state, now
+            elif now - progressed_at > self._idle_timeout_s:
+                raise ClusterError(
+                    f"no progress for {self._idle_timeout_s:g} s (gateway.idle_timeout_ms)",
+                    code="deadline_exceeded",
+                )
+            if outputs and self.first_token_s is None:
+                self.first_token_s = now - self._started_at
+            yield outputs
+
+    async def collect(self) -> Completion:
+        """Return the whole answer.
+
+        Raises: as `updates`.
+        """
+        async with contextlib.aclosing(self.updates(at_least_every_s=math.inf)) as updates:
+            all_outputs = [output async for outputs in updates for output in outputs]
+        completion = self._stream.completed(all_outputs)
+        self.first_token_s = completion.timings.ttft_ms / 1000
+        return completion
+
+    @property
+    def _state(self) -> tuple[str | None, float | None]:
+        """Return what changes while there is no token yet."""
+        return self._stream.status, self._stream.progress
+
+
+class InferenceClient:
+    """Publishes the requests of all callers.
+
+    Args:
+        strict: whether each client has an inbox under its own name; else all share one inbox.
+        idle_timeout_s: maximum time without output and without progress.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        directory: ModelResolver,
+        quotas: ClientRateLimiter,
+        metrics: GatewayMetrics,
+        *,
+        strict: bool,
+        idle_timeout_s: float,
+    ) -> None:
+        self._bus = bus
+        self._directory = directory
+        self._quotas = quotas
+        self._metrics = metrics
+        self._strict = strict
+        self._idle_timeout_s = idle_timeout_s
+        self._inboxes: dict[str, SharedInbox] = {}
+
+    @asynccontextmanager
+    async def active(self, key: ApiKey, call: CallerRequest) -> AsyncIterator[InferenceStream]:
+        """Publish the request. Leaving the context before the end of the answer cancels it.
+
+        Raises:
+            RequestError: the model is unknown, or a field is invalid.
+            Unavailable: no controller answers.
+            ClusterError: `not_allowed` or `rate_limit_exceeded`.
+        """
+        started_at = time.monotonic()
+        model, code = "", "ok"
+        self._metrics.request_started()
+        active: InferenceStream | None = None
+        try:
+            skill, model_id = await self._directory.resolve(call.model, key.models)
+            model = model_id or skill
+            priority = _priority(key, call, model)
+            async with self._quotas.admit(key):
+                fields = {**call.fields, "priority": priority}
+                if model_id is not None:
+                    fields["model"] = model_id
+                stream = self._cluster(key.client).stream(
+                    skill=skill, request_id=call.request_id, **fields
+                )
+                async with stream:
+                    active = InferenceStream(stream, started_at, self._idle_timeout_s)
+                    yield active
+        except asyncio.CancelledError:
+            code = "client_gone"
+            raise
+        except ClusterError as error:
+            code = error.code
+            raise
+        except Exception:
+            code = "internal_error"
+            raise
+        finally:
+            seconds = time.monotonic() - started_at
+            self._metrics.request_finished(key.client, model, code, seconds)
+            if active is not None and not call.counts_only:
+                await self._account(key, ModelId(model), active)
+            logger.info(
+                "%s: %s for %s after %.2f s", code, model or "no model", key.client, seconds,
+                extra={"request_id": call.request_id, "client": key.client, "code": code},
+            )  # fmt: skip
+
+    async def _account(self, key: ApiKey, model: ModelId, active: InferenceStream) -> None:
+        if active.first_token_s is not None:
+            self._metrics.first_token(model, active.first_token_s)
+        if (usage := active.stream.usage) is not None:
+            self._metrics.tokens_used(key.client, model, usage)
+            await self._quotas.charge(key, usage.prompt_tokens + usage.completion_tokens)
+
+    def _cluster(self, client: ClientName) -> Cluster:
+        prefix = f"{INBOX_PREFIX}.{client}" if self._strict else INBOX_PREFIX
+        inbox = self._inboxes.get(prefix)
+        if inbox is None:
+            unique = self._bus.new_inbox().rpartition(".")[2]
+            inbox = self._inboxes[prefix] = SharedInbox(self._bus, f"{prefix}.{unique}")
+        return Cluster(self._bus, client, inbox)
+
+
+def _priority(key: ApiKey, call: CallerRequest, model: str) -> Priority:
+    """Return the priority of the request; without one medium, or the highest that the key allows.
+
+    Raises:
+        ClusterError: `not_allowed`: the key does not allow the model or the priority.
+    """
+    if key.models is not None and not {model, call.model} & set(key.models):
+        raise ClusterError(
+            f"model: this key is for {', '.join(key.models)}, not for {call.model}",
+            code="not_allowed",
+            param="model",
+        )
+    rank = PRIORITIES.index
+    if call.priority is None:
+        return max(_DEFAULT_PRIORITY, key.max_priority, key=rank)
+    if rank(call.priority) < rank(key.max_priority):
+        raise ClusterError(
+            f"priority: this key allows {key.max_priority} at most",
+            code="not_allowed",
+            param="priority",
+        )
+    return call.priority
