@@ -13,6 +13,7 @@ from shared.messages.stream import (
     DoneMessage,
     ErrorDetails,
     FailedMessage,
+    FinishReason,
     StatusMessage,
     StatusName,
     Timings,
@@ -120,6 +121,14 @@ class PromptListJob:
         return ChunkMessage(*self.origin, output, first)
 
     # Statuses.
+
+    def ends_of_choices(self, part: PromptListPart, reason: FinishReason) -> list[ChoiceOutput]:
+        """Return an output without tokens for each choice of a part that has no finish reason."""
+        return [
+            ChoiceOutput(n, self.next_index[n], [], "", finish_reason=reason, error=part.error)
+            for n in part.numbers
+            if n in self.unfinished
+        ]
 
     def accepted_status(self) -> StatusMessage:
         return StatusMessage(*self.origin, "accepted", seed=self.whole.seed)

@@ -34,7 +34,6 @@ from shared.errors import ClusterError, DecodeError
 from shared.ids import RequestId
 from shared.messages.stream import (
     KEEP_ALIVE_S,
-    ChoiceOutput,
     ChunkMessage,
     DoneMessage,
     ErrorDetails,
@@ -121,8 +120,7 @@ class PromptListRunner:
                 self._fail_list(whole, order.error)
 
     def _serve(self, whole: TrackedRequest) -> None:
-        _, max_slots = self._capacity(whole)
-        job = PromptListJob.start(whole, split(whole, max_slots), boottime_s())
+        job = PromptListJob.start(whole, split(whole, self._capacity(whole)[1]), boottime_s())
         self._jobs[whole.key] = job
         self._advance(job)
         self._publisher.flush()
@@ -197,7 +195,7 @@ class PromptListRunner:
                 known = self._find(part.request.key)
                 if known is None or each.attempt >= known.attempt:
                     changed[job] = None
-                    self._on_part_message(job, part, each)
+                    self._on_stream(job, part, each)
         for job in changed:
             self._end_if_answered(job)
             self._advance(job)
@@ -251,17 +249,14 @@ class PromptListRunner:
         try:
             step = recovery.next_step(now, state)
         except ClusterError as error:
-            self._fail_part(job, part, ErrorDetails.from_exception(error))
-            self._submit(EndRequests(request.key, ErrorDetails.from_exception(error)))
+            self._abort_part(job, part, error)
             return
         if step == "ask_status":
             recovery.on_state(state_name(known), known.worker is not None, now)
         elif step is not None:  # published again, its stream is sent from the start, or it reruns
             self._submit(RequestPublished(part_request(job.whole, part, self._inbox, now)))
 
-    def _on_part_message(
-        self, job: PromptListJob, part: PromptListPart, message: StreamMessage
-    ) -> None:
+    def _on_stream(self, job: PromptListJob, part: PromptListPart, message: StreamMessage) -> None:
         assert part.assembler is not None and part.recovery is not None
         part.recovery.on_message(time.monotonic())
         if isinstance(message, FailedMessage):
@@ -273,10 +268,7 @@ class PromptListRunner:
         try:
             outputs = part.assembler.take(message)
         except ClusterError as error:
-            request = part.request
-            self._fail_part(job, part, ErrorDetails.from_exception(error))
-            if request is not None:
-                self._submit(EndRequests(request.key, ErrorDetails.from_exception(error)))
+            self._abort_part(job, part, error)
             return
         part.usage = part.assembler.usage
         for output in outputs:
@@ -308,6 +300,13 @@ class PromptListRunner:
             part.request = None
         job.rejected, job.not_before = None, 0.0
 
+    def _abort_part(self, job: PromptListJob, part: PromptListPart, error: ClusterError) -> None:
+        """The stream of a part is broken: end its request, too."""
+        request, details = part.request, ErrorDetails.from_exception(error)
+        self._fail_part(job, part, details)
+        if request is not None:
+            self._submit(EndRequests(request.key, details))
+
     def _fail_part(self, job: PromptListJob, part: PromptListPart, error: ErrorDetails) -> None:
         """A part failed, and no worker has it any more: submit it again later, or end it."""
         now = time.monotonic()
@@ -338,7 +337,7 @@ class PromptListRunner:
             extra={"request_id": job.whole.request_id, "code": error.code},
         )  # fmt: skip
         part.error = job.prompt_error(part, error)
-        self._end_choices(job, part, "error", part.error)
+        self._end_choices(job, part, "error")
 
     def _drop_waiting(
         self, job: PromptListJob, reason: FinishReason, error: ErrorDetails | None = None
@@ -347,22 +346,13 @@ class PromptListRunner:
         numbers, job.waiting = job.waiting, []
         for part in (job.parts[number] for number in numbers):
             part.error = job.prompt_error(part, error) if error is not None else None
-            self._end_choices(job, part, reason, part.error)
+            self._end_choices(job, part, reason)
 
-    def _end_choices(
-        self,
-        job: PromptListJob,
-        part: PromptListPart,
-        reason: FinishReason,
-        error: ErrorDetails | None,
-    ) -> None:
+    def _end_choices(self, job: PromptListJob, part: PromptListPart, reason: FinishReason) -> None:
         """Send a finish reason for each choice of a part that has none."""
         part.answered = True
-        for number in part.numbers:
-            if number in job.unfinished:
-                index = job.next_index[number]
-                output = ChoiceOutput(number, index, [], "", finish_reason=reason, error=error)
-                self._send(job, job.chunk(output, None))
+        for output in job.ends_of_choices(part, reason):
+            self._send(job, job.chunk(output, None))
 
     # The client's stream.
 
@@ -376,8 +366,7 @@ class PromptListRunner:
         self._end(job, job.done())
 
     def _end(self, job: PromptListJob, end: DoneMessage | FailedMessage) -> None:
-        max_bytes = self._publisher.max_bytes
-        if isinstance(end, DoneMessage) and len(payload := encode(end)) > max_bytes:
+        if isinstance(end, DoneMessage) and len(payload := encode(end)) > self._publisher.max_bytes:
             message = f"the answer has {len(payload)} bytes, more than the maximum of a message"
             end = job.failed(ErrorDetails.of("answer_too_large", message))
         job.end, job.ended_at, job.waiting = end, time.monotonic(), []

@@ -1,7 +1,4 @@
-"""Requests on this worker: queued, admitted to an engine, advanced, ended.
-
-Takes facts of engines, and passes messages to the publisher; nothing here awaits.
-"""
+"""Requests on this worker: queued, admitted to an engine, advanced, ended. Nothing here awaits."""
 
 import itertools
 import time
@@ -51,7 +48,8 @@ from worker.streams.status_sender import StreamStatusSender
 
 
 class RequestScheduler:
-    """Owns every request from its dispatch to its end.
+    """Owns every request from its dispatch to its end: takes facts of engines, and passes messages
+    to the publisher.
 
     Args:
         engines: all engines of this worker; the list may still grow.
