@@ -1,4 +1,4 @@
-"""The stream lease: whether this worker may still publish to its streams.
+"""The publish lease: whether this worker may still publish to its streams.
 
 Controllers declare a worker dead when its heartbeats stop; its requests then end, or migrate. A
 worker that was stopped, asleep or partitioned must not continue to publish for them. So the worker
