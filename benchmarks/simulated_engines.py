@@ -252,7 +252,7 @@ class SimulatedEngine(EngineProcess):
     def _pays(self, seconds: float) -> bool:
         """Whether so much time holds a chunk that is worth its pass."""
         following = self._begun or (self._waiting[0] if self._waiting else None)
-        worth = max(_MIN_CHUNK_TOKENS, self._speed.floor_tokens)
+        worth = max(_MIN_CHUNK_TOKENS, self._speed.overhead_tokens)
         return following is not None and (
             self._speed.tokens_in(seconds, 0) >= min(following.left, worth)
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from controller.rollout.store import RolloutStore
+from controller.rollout.store import ConfigVersionStore
 from controller.service import Controller, LoadSettings
 from shared.bus import Bus
 from shared.cli.membership_commands import membership_commands
@@ -140,7 +140,7 @@ async def _load_rolled_out(
 ) -> tuple[ClusterSettings, int]:
     """Return the settings of the version that was rolled out, and its number; or, if the version
     cannot be read now, the machine's own and 0: the controller applies the version once it can."""
-    store = RolloutStore(bus)
+    store = ConfigVersionStore(bus)
     try:
         state = await store.state()
         version = await store.version(state.stable) if state.stable else None

@@ -12,7 +12,7 @@ from shared.errors import DecodeError
 from shared.version import PROTOCOL
 
 
-class ExternalInput(BaseModel):
+class StrictInput(BaseModel):
     """Strict; rejects unknown fields."""
 
     model_config = ConfigDict(
@@ -44,7 +44,7 @@ TemplateValues = Annotated[dict[str, Any], Field(max_length=64), AfterValidator(
 M = TypeVar("M", bound=BaseModel)
 
 
-class InternalMessage(BaseModel):
+class WireMessage(BaseModel):
     """Base of messages between our own processes.
 
     Unknown fields are ignored, so that a newer process can talk to an older one.
@@ -55,7 +55,7 @@ class InternalMessage(BaseModel):
     protocol: int = PROTOCOL
 
 
-class InternalMessagePart(BaseModel):
+class WireMessagePart(BaseModel):
     """Base of the objects inside internal messages."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)

@@ -13,11 +13,11 @@
     └── BusError                  the connection to NATS
         ├── BusUnreachable        no server answers
         ├── NoResponders          no subscriber for the subject of a request
-        ├── RequestTimedOut       a responder exists (or may) but did not answer in time
-        ├── BusPermissionDenied          the server does not permit this user the subject
+        ├── BusTimeout            a responder exists (or may) but did not answer in time
+        ├── BusPermissionDenied   the user has no permission for the subject
         ├── NoJetStream           the server has no JetStream
         ├── WriteConflict         another writer has changed the value in JetStream
-        ├── JetStreamFull             JetStream has no capacity left for the value
+        ├── JetStreamFull         JetStream has no capacity left for the value
         └── PayloadTooLarge       the message exceeds the server's limit
 
 Codes are stable: programs compare them, people read the message. `ERROR_CODES` lists all
@@ -43,7 +43,7 @@ ERROR_CODES: Mapping[str, ErrorCodeInfo] = MappingProxyType(
         "not_supported": ErrorCodeInfo("The field is known but not supported yet.", False),
         "unauthenticated": ErrorCodeInfo("The API key is missing or unknown.", False),
         "not_allowed": ErrorCodeInfo("The API key does not allow this.", False),
-        "not_permitted": ErrorCodeInfo("The NATS server does not permit this to the user.", False),
+        "not_permitted": ErrorCodeInfo("The user has no permission for this NATS subject.", False),
         "rate_limit_exceeded": ErrorCodeInfo(
             "The client, or its API key, exceeded its limit; see retry_after_ms.", True
         ),
@@ -226,7 +226,7 @@ class NoResponders(BusError):
     pass
 
 
-class RequestTimedOut(BusError):
+class BusTimeout(BusError):
     pass
 
 

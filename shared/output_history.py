@@ -15,7 +15,7 @@ _LOGPROB_BYTES = 100
 class OutputHistory:
     """The outputs of all choices, those of each choice in order.
 
-    With `max_bytes` the oldest outputs are dropped: then the log only serves resends.
+    Above `max_bytes` the oldest outputs are dropped; a resend then starts at the oldest one left.
 
     Attributes:
         whole: no output was dropped.

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("shared", "controller", "worker")
 CONTRACT = frozenset({
-    "KeptPrefixes", "RouteObstacle", "TellKept", "WaitingRoomSettings",
+    "KeptPrefixes", "IneligibleWorker", "TellKept", "WaitingRoomSettings",
     "kept", "room", "taken", "waiting_room",
 })  # fmt: skip
 """Names of messages in docs/wire.md and of settings, and their fields."""

@@ -27,7 +27,7 @@ from shared.cli.options import (
     version_option,
 )
 from shared.discovery.selection import is_server_unset, select_servers
-from shared.errors import NoResponders, RequestTimedOut, SettingsError
+from shared.errors import BusTimeout, NoResponders, SettingsError
 from shared.folders import data_folder
 from shared.ids import WorkerId, is_name, name_from
 from shared.logs import BusLogHandler, set_up_logging
@@ -179,7 +179,7 @@ async def _check_name(bus: Bus, identity: WorkerId) -> None:
     """Raises SettingsError if a worker of this name already serves the cluster."""
     try:
         await bus.request(subjects.worker_health(identity), b"", timeout_s=2)
-    except (NoResponders, RequestTimedOut):
+    except (NoResponders, BusTimeout):
         return
     raise SettingsError(
         f"a worker named {identity} already serves this cluster; choose another name with --id"

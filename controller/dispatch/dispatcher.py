@@ -15,7 +15,7 @@ from controller.fleet.placement import RequestPlacement
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.requests.client_messages import accepted_status
-from controller.requests.instructions import InstructionList
+from controller.requests.instructions import InstructionBuilder
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import WORKER_FAULTS, TrackedRequest, WorkerRejection
 from controller.requests.transitions import Trigger
@@ -40,14 +40,15 @@ class TriggerHandler(Protocol):
 
 
 class Dispatcher:
-    """
+    """Offers requests to workers, and tries the next worker after a rejection, silence or failure.
+
     Attributes:
         router: selects workers.
         queue: dispatches that were not answered yet.
         waiting: requests for which no worker has capacity.
         unresponsive: boots of workers that did not answer a dispatch, and have not reported since.
-        failovers_ms: how long requests waited that had begun to answer on a worker which failed,
-            until another worker continued: the longest for each failed worker.
+        failovers_ms: for each failed worker, the longest interruption of a stream until another
+            worker continued it.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Dispatcher:
         metrics: ControllerMetrics,
         router: Router,
         queue: DispatchQueue,
-        instructions: InstructionList,
+        instructions: InstructionBuilder,
         rng: Callable[[], float],
         fire: TriggerHandler,
         *,

@@ -3,7 +3,7 @@
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from controller.routing.policies import Candidate
 from shared.ids import ControllerId, SkillName
-from shared.messages.routes import Route, RouteCandidate, RouteObstacle, TTFTForecastMs
+from shared.messages.routes import IneligibleWorker, Route, RouteCandidate, TTFTForecastMs
 
 _MAX_LISTED = 50
 
@@ -18,7 +18,7 @@ def explained(
     """Return a decision and its reasons; the chosen worker is the first candidate."""
     listed = sorted(decision.ineligibilities.items())[:_MAX_LISTED]
     ineligible = [
-        RouteObstacle(
+        IneligibleWorker(
             worker=worker, code=each.code, reason=each.reason, retry_after_ms=each.retry_after_ms
         )
         for worker, each in listed

@@ -225,8 +225,8 @@ class NodeRegistry:
         }
 
     def _breaker(self, worker: WorkerId) -> CircuitBreaker | None:
-        """Return the breaker of a worker. The breaker outlives the worker's boots: a worker that
-        dies of each request is not trusted again after each restart."""
+        """Return the breaker of a worker. The breaker survives restarts, so that a worker
+        which crashes on every request stays blocked."""
         if self._breaker_limits is None or not self._breaker_limits.enabled:
             return None
         if worker not in self._breakers:
@@ -237,7 +237,7 @@ class NodeRegistry:
 
 
 def _merge_failures(view: WorkerView, now: float) -> None:
-    """Failures since the worker's last report have one cause."""
+    """Count the failures since the worker's last report as one: one cause is assumed."""
     if view.breaker is not None:
         view.breaker.count_as_one_failure(view.seen_at, now)
 

@@ -7,7 +7,7 @@ from pydantic.json_schema import models_json_schema
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.responses.requests import ResponsesRequest
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.version import VERSION
 
 _ERRORS = {
@@ -24,7 +24,7 @@ _ERRORS = {
     "503": "No worker can serve the request now; `retry-after` says when to retry, if known.",
     "504": "`timeout_ms` passed.",
 }
-_POST_PATHS: dict[str, tuple[type[ExternalInput], str]] = {
+_POST_PATHS: dict[str, tuple[type[StrictInput], str]] = {
     "/v1/chat/completions": (ChatRequest, "OpenAI's Chat Completions."),
     "/v1/completions": (CompletionRequest, "OpenAI's Completions."),
     "/v1/responses": (ResponsesRequest, "OpenAI's Responses."),

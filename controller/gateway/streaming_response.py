@@ -158,7 +158,7 @@ class InferenceResponse:
         await writer.finish()
 
 
-class HttpConnection(Protocol):
+class HttpTransport(Protocol):
     """The connection of a response."""
 
     @property
@@ -172,7 +172,7 @@ class HttpConnection(Protocol):
 class ResponseWriter:
     """The sending side of a response."""
 
-    def __init__(self, send: Send, connection: HttpConnection, timeout_s: float) -> None:
+    def __init__(self, send: Send, connection: HttpTransport, timeout_s: float) -> None:
         self._send = send
         self._connection = connection
         self._timeout_s = timeout_s

@@ -11,7 +11,7 @@ from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.request_adoption import RequestAdoption
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.events import SessionHistoryReceived
-from controller.requests.instructions import InstructionList, SendToPromptListRunner
+from controller.requests.instructions import InstructionBuilder, SendToPromptListRunner
 from controller.requests.request import RequestKey, TrackedRequest
 from shared.errors import RequestError
 from shared.ids import BootId, ModelId
@@ -33,7 +33,7 @@ class AttemptActions:
         takeover: RequestAdoption,
         timers: RequestTimers,
         endings: EndingActions,
-        instructions: InstructionList,
+        instructions: InstructionBuilder,
     ) -> None:
         self._term = term
         self._dispatcher = dispatcher

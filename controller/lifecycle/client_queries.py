@@ -10,7 +10,7 @@ from controller.lifecycle.timers import RequestTimers
 from controller.requests.client_messages import state_name
 from controller.requests.events import QueryReceived
 from controller.requests.instructions import (
-    InstructionList,
+    InstructionBuilder,
     SendRequestState,
     SendToPromptListRunner,
 )
@@ -37,7 +37,7 @@ class QueryActions:
         registry: NodeRegistry,
         claims: ClaimedWorkers,
         timers: RequestTimers,
-        instructions: InstructionList,
+        instructions: InstructionBuilder,
         arrive: Callable[[TrackedRequest, TrackedRequest], None],
         fire: Callable[[TrackedRequest, Trigger], None],
     ) -> None:

@@ -6,7 +6,7 @@ from controller.dispatch.dispatcher import Dispatcher
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.client_messages import cancellation, failure
-from controller.requests.instructions import InstructionList, SendToPromptListRunner
+from controller.requests.instructions import InstructionBuilder, SendToPromptListRunner
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import TrackedRequest
 from controller.requests.session_queues import SessionQueues
@@ -32,7 +32,7 @@ class EndingActions:
         dispatcher: Dispatcher,
         timers: RequestTimers,
         metrics: ControllerMetrics,
-        instructions: InstructionList,
+        instructions: InstructionBuilder,
         start_turn: Callable[[TrackedRequest], None],
     ) -> None:
         self._term = term

@@ -25,7 +25,7 @@ from controller.lifecycle.timers import RequestTimers
 from controller.requests import events
 from controller.requests.client_messages import failure
 from controller.requests.events import Event
-from controller.requests.instructions import Instruction, InstructionList
+from controller.requests.instructions import Instruction, InstructionBuilder
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import RequestKey, TrackedRequest
 from controller.requests.session_queues import SessionQueues
@@ -81,7 +81,7 @@ class RequestStateMachine:
         self._registry = registry
         self._store = RequestStore()
         self._turns = SessionQueues()
-        self._out = InstructionList(controller, term, now)
+        self._out = InstructionBuilder(controller, term, now)
         self._queue = DispatchQueue(
             controller, term, settings.controller.dispatch, max_bytes, metrics.totals
         )

@@ -12,7 +12,7 @@ from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.lifecycle.claimed_workers import ClaimedWorkers
 from controller.requests.events import ClaimAnswered, RequestContentsReceived
-from controller.requests.instructions import InstructionList
+from controller.requests.instructions import InstructionBuilder
 from controller.requests.request import TrackedRequest
 from controller.requests.session_queues import SessionQueues
 from controller.requests.skills import Skills, models_for_dispatch
@@ -50,7 +50,7 @@ class RequestAdoption:
         prefixes: PrefixCacheIndex,
         store: RequestStore,
         turns: SessionQueues,
-        instructions: InstructionList,
+        instructions: InstructionBuilder,
         fire: TriggerHandler,
         on_adopted: Callable[[TrackedRequest], None],
         drop: Callable[[TrackedRequest], None],

@@ -9,7 +9,7 @@ from controller.lifecycle.claimed_workers import REPUBLISHED_WITHIN_S
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.request_adoption import QUIET_S
 from controller.requests.deadlines import DeadlineHeap
-from controller.requests.instructions import InstructionList
+from controller.requests.instructions import InstructionBuilder
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
 from shared.ids import WorkerId
@@ -35,7 +35,7 @@ class RequestTimers:
         term: LeaderTerm,
         store: RequestStore,
         dispatcher: Dispatcher,
-        instructions: InstructionList,
+        instructions: InstructionBuilder,
         fire: TriggerHandler,
         claim: Callable[[WorkerId], None],
     ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.requests.request import RequestKey, TrackedRequest
-from shared.client.assembler import Assembler
+from shared.client.assembler import StreamAssembler
 from shared.client.recovery import StreamRecovery
 from shared.ids import RequestId
 from shared.messages.dispatch import choice_seed
@@ -36,7 +36,7 @@ class PromptListPart:
     tries: int = 0
     losses: int = 0
     request: TrackedRequest | None = None
-    assembler: Assembler | None = None
+    assembler: StreamAssembler | None = None
     recovery: StreamRecovery | None = None
     answered: bool = False
     error: ErrorDetails | None = None

@@ -27,7 +27,7 @@ from controller.requests.request import RequestKey, TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S
 from controller.routing import TEMPORARY
 from shared.bus import IncomingMessage
-from shared.client.assembler import Assembler
+from shared.client.assembler import StreamAssembler
 from shared.client.recovery import RecoveryInputs, StreamRecovery
 from shared.clock import boottime_s
 from shared.errors import ClusterError, DecodeError
@@ -226,7 +226,7 @@ class PromptListRunner:
     def _submit_part(self, job: PromptListJob, part: PromptListPart) -> None:
         now = time.monotonic()
         part.request = request = part_request(job.whole, part, self._inbox, now)
-        part.assembler = Assembler(request.request_id, choices=part.choices)
+        part.assembler = StreamAssembler(request.request_id, choices=part.choices)
         part.recovery = StreamRecovery(now, self._connections())
         self._parts[request.request_id] = job, part
         self._submit(RequestPublished(request))

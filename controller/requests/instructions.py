@@ -87,7 +87,7 @@ Instruction = (
 )
 
 
-class InstructionList:
+class InstructionBuilder:
     """The instructions that follow from one event, in order.
 
     Attributes:

@@ -63,11 +63,9 @@ class TrackedRequest:
         waiting_since: when routing first found no worker.
         failed_workers: workers on which an attempt failed; other workers are preferred.
         failures: attempts that failed after a worker accepted them.
-        migrations: the number of those that had begun to answer.
-        crashes: the number of those that ended with an engine crash which this request may have
-            caused.
-        failover: the worker that failed after the answer had begun, and when it failed, until
-            another worker continues.
+        migrations: failed attempts whose worker had published tokens.
+        crashes: failed attempts that ended with an engine crash which this request may have caused.
+        failover: while the answer is interrupted: the worker that failed, and when.
         last_error: of the last failed attempt.
         pending_requeue: its worker requeued it before its contents were known here.
         end: the terminal message, if this controller sent it.

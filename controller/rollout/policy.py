@@ -84,7 +84,7 @@ class VolatileRolloutState:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutDecision:
+class RolloutTransition:
     """The new state, and the orders for workers, to be sent after the state was stored."""
 
     state: RolloutState
@@ -116,7 +116,7 @@ def decide(
     reports: Mapping[WorkerId, WorkerReport],
     progress: VolatileRolloutState,
     now: float,
-) -> RolloutDecision:
+) -> RolloutTransition:
     """Return the next state and orders.
 
     Args:
@@ -136,8 +136,8 @@ def decide(
         at_once = max(1, len(reports) // 2)
     paused = rollout is not None and rollout.paused and rollout.phase != "rolling_back"
     if paused or (rollout is not None and rollout.phase == "measuring"):
-        return RolloutDecision(state)
-    return RolloutDecision(state, _orders(state, reports, progress, at_once))
+        return RolloutTransition(state)
+    return RolloutTransition(state, _orders(state, reports, progress, at_once))
 
 
 def record_order(

@@ -22,7 +22,7 @@ from controller.rollout.policy import (
     record_order,
     start_rollout,
 )
-from controller.rollout.store import RolloutStore
+from controller.rollout.store import ConfigVersionStore
 from controller.rollout.worker_metrics import PeriodMetrics
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
@@ -111,7 +111,7 @@ class RolloutRunner:
         self._take_failovers_ms = take_failovers_ms
         self._on_stable = on_stable
         self._plan = plan
-        self._store = RolloutStore(bus)
+        self._store = ConfigVersionStore(bus)
         self._state: RolloutState | None = None  # as this leader stored it
         self._subscribed_at = math.inf
         self._last_read_at = -math.inf

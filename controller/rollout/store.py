@@ -7,7 +7,7 @@ from shared.errors import BusError, DecodeError
 from shared.messages.rollout import MAX_STORED, RolloutState, Version
 
 
-class RolloutStore:
+class ConfigVersionStore:
     """Writes are compare-and-set: a controller that has not read the last change is rejected."""
 
     def __init__(self, bus: Bus) -> None:

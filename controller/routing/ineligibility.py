@@ -50,7 +50,7 @@ class Ineligibility:
         return self.code in TEMPORARY or self.may_return
 
 
-class IneligibilityReason(Protocol):
+class RefusalReason(Protocol):
     """Why a request was not served: an `Ineligibility`, a worker's rejection, or an error."""
 
     @property
@@ -60,7 +60,7 @@ class IneligibilityReason(Protocol):
     def retry_after_ms(self) -> int | None: ...
 
 
-R = TypeVar("R", bound=IneligibilityReason)
+R = TypeVar("R", bound=RefusalReason)
 
 RECENTLY_GONE = Ineligibility("no_worker", "ended a moment ago", may_return=True)
 
@@ -217,7 +217,7 @@ def most_relevant_reason(reasons: Sequence[R]) -> R:
     return min((reason for reason in reasons if reason.code in codes), key=_retry_after_ms)
 
 
-def _retry_after_ms(reason: IneligibilityReason) -> float:
+def _retry_after_ms(reason: RefusalReason) -> float:
     return math.inf if reason.retry_after_ms is None else reason.retry_after_ms
 
 

@@ -37,7 +37,7 @@ than 1.5 times the shortest one plus 250 ms."""
 
 T = TypeVar("T")
 
-SESSION_REASON = "served the session before"
+SESSION_REASON = "served the previous turn of the session"
 AFFINITY_REASON = "served the last request with this affinity"
 ONLY_REASON = "the only worker that can serve it now"
 TRIAL_REASON = "new settings on trial: gets its share of requests that are not urgent"
@@ -166,9 +166,9 @@ def _pick_on_trial(
     on_trial: Collection[WorkerId],
     rng: RandomSource,
 ) -> Candidate | None:
-    """Return a worker on trial if it is that worker's turn: each gets its share of requests that
-    are not urgent, even if the policy would never pick the worker, as the trial needs requests. No
-    request goes to a much slower worker, nor a session away from its home worker."""
+    """Return a worker on trial for its share of the requests that are not urgent, even if the
+    policy would never pick the worker: the trial needs requests. A much slower worker gets none,
+    and a session stays on its home worker."""
     if query.level == "high" or (query.is_turn and query.home is not None) or not on_trial:
         return None
     pick = candidates[min(int(rng() * len(candidates)), len(candidates) - 1)]

@@ -22,7 +22,7 @@ from shared.access.member_credentials import MemberCredentials, new_seed, public
 from shared.access.private_file import write_private
 from shared.access.roles import Role
 from shared.access.server_config import User, in_url
-from shared.access.server_folder import ServerConfigFolder, server_folders, write_identity
+from shared.access.server_folder import NatsServerFolder, server_folders, write_identity
 from shared.errors import SettingsError
 from shared.ids import NAME_PATTERN, is_name
 
@@ -120,7 +120,7 @@ class AccessFolder:
         return self._content.users
 
     @property
-    def servers(self) -> Sequence[ServerConfigFolder]:
+    def servers(self) -> Sequence[NatsServerFolder]:
         return _servers(self.path, self._content.listening)
 
     @contextlib.contextmanager
@@ -266,7 +266,7 @@ def _identity(folder: Path, name: str) -> CertificateAndKey:
     return CertificateAndKey(certificate, (folder / f"{name}.key").read_bytes())
 
 
-def _servers(folder: Path, listening: ServerAddresses) -> Sequence[ServerConfigFolder]:
+def _servers(folder: Path, listening: ServerAddresses) -> Sequence[NatsServerFolder]:
     return server_folders(folder, listening.names, listening.route_port)
 
 

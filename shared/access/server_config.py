@@ -42,13 +42,13 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterRoutes:
+class NatsClusterRoutes:
     """The routes of a server in a NATS cluster.
 
     Attributes:
         name: of this server: unique, and others reach it by this name.
-        others: the names of the other servers. Without its own: JetStream would count it twice,
-            and two of three would be no majority.
+        others: the names of the other servers. A server that lists itself counts twice in
+            JetStream's quorum, so that two of three servers would be no majority.
         port: on which each server listens for routes.
     """
 
@@ -66,7 +66,7 @@ def server_config(
     tls: TlsFiles | None,
     pid_file: Path | None = None,
     max_connections: int = 1024,
-    routes: ClusterRoutes | None = None,
+    routes: NatsClusterRoutes | None = None,
 ) -> dict[str, Any]:
     """Return the configuration of a server. Users, limits and certificates can be changed while it
     runs (`nats-server --signal reload`). Relative paths start at its working directory.

@@ -14,7 +14,7 @@ import orjson
 
 from shared.access.certificates import CertificateAndKey, new_server
 from shared.access.private_file import write_private
-from shared.access.server_config import ClusterRoutes, TlsFiles, User, server_config
+from shared.access.server_config import NatsClusterRoutes, TlsFiles, User, server_config
 
 CONFIG_NAME = "nats-server.json"
 PID_NAME = "nats-server.pid"
@@ -23,8 +23,9 @@ _AUTHORITY = "authority.crt"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfigFolder:
-    """
+class NatsServerFolder:
+    """The folder with the configuration and the certificate of one NATS server.
+
     Attributes:
         names: of this server.
         routes: None for a single server.
@@ -32,7 +33,7 @@ class ServerConfigFolder:
 
     path: Path
     names: Sequence[str]
-    routes: ClusterRoutes | None
+    routes: NatsClusterRoutes | None
 
     def write_certificate(self, authority: CertificateAndKey) -> None:
         """Create and write a new certificate.
@@ -72,19 +73,19 @@ class ServerConfigFolder:
 
 def server_folders(
     access: Path, names: Sequence[str], route_port: int | None
-) -> Sequence[ServerConfigFolder]:
+) -> Sequence[NatsServerFolder]:
     """Return the folder of each server, inside the access folder.
 
     Args:
         names: all of a single server if `route_port` is None; else one per server.
     """
     if route_port is None:
-        return [ServerConfigFolder(access, names, None)]
+        return [NatsServerFolder(access, names, None)]
     return [
-        ServerConfigFolder(
+        NatsServerFolder(
             access / "servers" / name,
             [name],
-            ClusterRoutes(name, [other for other in names if other != name], route_port),
+            NatsClusterRoutes(name, [other for other in names if other != name], route_port),
         )
         for name in dict.fromkeys(names)
     ]

@@ -18,7 +18,7 @@ from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_optio
 from shared.bus.refusals import PermissionViolationWatcher
 from shared.bus.service import MicroService
 from shared.bus.subscription import Handler, IncomingMessage, Subscription
-from shared.errors import BusError, BusUnreachable, NoResponders, PayloadTooLarge, RequestTimedOut
+from shared.errors import BusError, BusTimeout, BusUnreachable, NoResponders, PayloadTooLarge
 from shared.settings.nats import NatsSettings
 from shared.tasks import cancellable
 
@@ -157,7 +157,7 @@ class Bus:
 
         Raises:
             NoResponders: `subject` has no subscriber.
-            RequestTimedOut: no reply within `timeout_s`.
+            BusTimeout: no reply within `timeout_s`.
             BusPermissionDenied: the server does not permit this user the subject.
             PayloadTooLarge, BusError: as `publish`.
         """
@@ -173,7 +173,7 @@ class Bus:
         except nats.errors.NoRespondersError:
             raise NoResponders(f"no responders on {subject}") from None
         except (nats.errors.TimeoutError, TimeoutError):
-            raise RequestTimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
+            raise BusTimeout(f"no answer on {subject} within {timeout_s:g} s") from None
         except nats.errors.MaxPayloadError:
             raise PayloadTooLarge(f"{len(payload)} bytes for {subject}") from None
         except nats.errors.Error as error:

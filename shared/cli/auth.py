@@ -19,7 +19,7 @@ from shared.access.archive import back_up, restore
 from shared.access.folder import AccessFolder, new_listening
 from shared.access.member_credentials import MemberCredentials
 from shared.access.roles import ROLES, Role
-from shared.access.server_folder import CONFIG_NAME, PID_NAME, ServerConfigFolder
+from shared.access.server_folder import CONFIG_NAME, PID_NAME, NatsServerFolder
 from shared.access.stored_memberships import join, membership
 from shared.cli.lazy_group import DefaultListGroup
 from shared.cli.options import json_option, prints_errors, reject_empty, version_option
@@ -264,7 +264,7 @@ def _updating(folder: Path) -> Iterator[AccessFolder]:
         )
 
 
-def _reload(server: ServerConfigFolder) -> bool:
+def _reload(server: NatsServerFolder) -> bool:
     """Whether a running server of this folder was signalled to reload its configuration."""
     try:
         number = int((server.path / PID_NAME).read_text())

@@ -27,7 +27,7 @@ from shared.messages.stream import (
 _MAX_EARLY = 100_000
 
 
-class Assembler:
+class StreamAssembler:
     """The state of one stream, as its client knows it.
 
     Attributes:

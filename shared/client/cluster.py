@@ -18,10 +18,10 @@ from shared.codec import decode, encode, shortened
 from shared.errors import (
     BusError,
     BusPermissionDenied,
+    BusTimeout,
     InvalidRequest,
     NoResponders,
     RequestError,
-    RequestTimedOut,
     Unavailable,
 )
 from shared.ids import (
@@ -324,7 +324,7 @@ class Cluster:
         """
         try:
             return await self.bus.request(subject, payload, timeout_s=_REPLY_TIMEOUT_S)
-        except (NoResponders, RequestTimedOut):
+        except (NoResponders, BusTimeout):
             if not self.bus.connected:
                 unanswered, code = "the connection to NATS is lost", "disconnected"
             raise Unavailable(unanswered, code=code) from None

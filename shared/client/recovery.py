@@ -98,7 +98,7 @@ class StreamRecovery:
         return now - self._last_message_at >= self._times.silence_s
 
     def is_lost(self, now: float) -> bool:
-        """Whether the stream is silent, but not yet for `lost_limit_s`."""
+        """Whether the stream has been silent, for less than `lost_limit_s` beyond `silence_s`."""
         times = self._times
         limit_s = times.silence_s + times.lost_limit_s
         return self.is_silent(now) and now - self._last_message_at < limit_s

@@ -11,7 +11,7 @@ import orjson
 
 from shared import subjects
 from shared.bus import Bus
-from shared.client.assembler import Assembler
+from shared.client.assembler import StreamAssembler
 from shared.client.completion import Completion
 from shared.client.inboxes import (
     InboxSubscription,
@@ -73,7 +73,7 @@ class Stream:
         self._client = client
         self._skill = skill
         self._payload = payload
-        self._assembler = Assembler(request_id, choices=choices, first_index=first_index)
+        self._assembler = StreamAssembler(request_id, choices=choices, first_index=first_index)
         self._recovery = StreamRecovery(time.monotonic(), bus.connections, times)
         self._before = before
         self._ended = False

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.codec import InternalMessage, InternalMessagePart
+from shared.codec import WireMessage, WireMessagePart
 from shared.ids import (
     ID_PATTERN,
     BootId,
@@ -36,7 +36,7 @@ class RequestQuery(BaseModel):
     request_id: RequestId = Field(pattern=ID_PATTERN)
 
 
-class RequestState(InternalMessage):
+class RequestState(WireMessage):
     """The leader's reply to a `RequestQuery`; `message` says why a query is invalid."""
 
     request_id: RequestId
@@ -58,7 +58,7 @@ class ResendQuery(BaseModel):
     from_index: int = Field(0, ge=0)
 
 
-class ResendState(InternalMessage):
+class ResendState(WireMessage):
     """The reply to a `ResendQuery`. Unless the state is unknown, the chunks follow on the same
     inbox, and the terminal message if the request has ended."""
 
@@ -67,7 +67,7 @@ class ResendState(InternalMessage):
     message: str | None = None
 
 
-class FencedOrder(InternalMessage):
+class FencedOrder(WireMessage):
     """An order of the leader. Its `term` fences: a worker rejects terms below that of the leader
     that claimed it. Orders of operators have no term."""
 
@@ -97,28 +97,28 @@ class AttachInbox(FencedOrder):
     inbox: str
 
 
-class LoadModel(InternalMessage):
+class LoadModel(WireMessage):
     """Starts to load a model. The reply is immediate; the worker's state reports the progress."""
 
     verb: Literal["load"] = "load"
     model: ModelId
 
 
-class UnloadModel(InternalMessage):
+class UnloadModel(WireMessage):
     """Refused while requests use the model."""
 
     verb: Literal["unload"] = "unload"
     model: ModelId
 
 
-class ListModels(InternalMessage):
+class ListModels(WireMessage):
     """Lists all models of the worker, or one."""
 
     verb: Literal["models"] = "models"
     model: ModelId | None = None
 
 
-class DrainWorker(InternalMessage):
+class DrainWorker(WireMessage):
     """Accepts no more requests, and exits. Running streams may finish until the deadline (by
     default `worker.drain_timeout_ms`), and then migrate to other workers.
 
@@ -148,7 +148,7 @@ class ConfigureWorker(FencedOrder):
     dry_run: bool = False
 
 
-class SettingChange(InternalMessagePart):
+class SettingChange(WireMessagePart):
     """A setting of a worker or controller, by its dotted path; None where it does not exist."""
 
     key: str
@@ -169,7 +169,7 @@ class ClaimWorker(FencedOrder):
     ended_within_ms: Count | None = None
 
 
-class AttemptRef(InternalMessagePart):
+class AttemptRef(WireMessagePart):
     """One attempt of a request."""
 
     client: ClientName
@@ -185,7 +185,7 @@ class TellContents(FencedOrder):
     requests: list[AttemptRef]
 
 
-class ListSessions(InternalMessage):
+class ListSessions(WireMessage):
     """Lists the sessions of the worker, or of a client: the most recently used ones."""
 
     verb: Literal["sessions"] = "sessions"
@@ -193,7 +193,7 @@ class ListSessions(InternalMessage):
     limit: Annotated[int, Field(ge=1, le=1000)] = 1000
 
 
-class TellKept(InternalMessage):
+class TellKept(WireMessage):
     """Queries all cached prefixes and sessions of the worker."""
 
     verb: Literal["kept"] = "kept"
@@ -265,7 +265,7 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
 ClaimedState = Literal["running", "returned", "finished", "failed"]
 
 
-class ClaimedRequest(InternalMessagePart):
+class ClaimedRequest(WireMessagePart):
     """A request that a worker has, or had recently.
 
     Attributes:
@@ -292,7 +292,7 @@ class ClaimedRequest(InternalMessagePart):
     crashes: Count = 0
 
 
-class ClaimReport(InternalMessagePart):
+class ClaimReport(WireMessagePart):
     """The report of a worker to the leader that claims it.
 
     Attributes:
@@ -306,7 +306,7 @@ class ClaimReport(InternalMessagePart):
     kept: KeptPrefixes | None = None
 
 
-class SessionStatus(InternalMessagePart):
+class SessionStatus(WireMessagePart):
     """A session, and its cached blocks.
 
     Attributes:
@@ -336,7 +336,7 @@ class SessionStatus(InternalMessagePart):
     own_bytes: Count = 0
 
 
-class ControlReply(InternalMessage):
+class ControlReply(WireMessage):
     """The result of an order, from this boot.
 
     Attributes:

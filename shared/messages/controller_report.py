@@ -4,14 +4,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.codec import InternalMessage, InternalMessagePart
+from shared.codec import WireMessage, WireMessagePart
 from shared.ids import NAME_PATTERN, BootId, ControllerId, WorkerId
 from shared.messages.base import Count
 
 ControllerState = Literal["starting", "ready", "draining", "stopped"]
 
 
-class ControllerReport(InternalMessagePart):
+class ControllerReport(WireMessagePart):
     """The state of a controller, in heartbeats and health replies.
 
     Attributes:
@@ -58,7 +58,7 @@ class ControllerReport(InternalMessagePart):
     tasks: Count = 0
 
 
-class LeaseRecord(InternalMessage):
+class LeaseRecord(WireMessage):
     """The leader's lease in JetStream.
 
     Attributes:

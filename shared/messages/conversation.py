@@ -5,19 +5,19 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.messages.tools import ToolCall
 
 MAX_CALLS = 4096
 """In one message."""
 
 
-class TextPart(ExternalInput):
+class TextPart(StrictInput):
     type: Literal["text"]
     text: str
 
 
-class Message(ExternalInput):
+class Message(StrictInput):
     """One turn of a conversation. An assistant's message has `reasoning` and `tool_calls` as they
     were received; `tool_call_id` is the call whose result a tool's message has."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import orjson
 
-from shared.codec import InternalMessage, InternalMessagePart
+from shared.codec import WireMessage, WireMessagePart
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.base import Count
 from shared.messages.request import InferenceRequest
@@ -24,7 +24,7 @@ def choice_seed(seed: int, choice: int) -> int:
     return (seed + choice * _SEED_STRIDE) % 2**64
 
 
-class DispatchRejection(InternalMessagePart):
+class DispatchRejection(WireMessagePart):
     """Why a worker rejects a dispatch; `code` is a key of `errors.ERROR_CODES`."""
 
     code: str
@@ -33,7 +33,7 @@ class DispatchRejection(InternalMessagePart):
     retry_after_ms: int | None = None
 
 
-class Continuation(InternalMessagePart):
+class Continuation(WireMessagePart):
     """The progress of a request, from which another attempt continues.
 
     Attributes:
@@ -52,7 +52,7 @@ class Continuation(InternalMessagePart):
     cached_tokens: int | None = None
 
 
-class Dispatch(InternalMessagePart):
+class Dispatch(WireMessagePart):
     """One request for one worker.
 
     Attributes:
@@ -94,7 +94,7 @@ class Dispatch(InternalMessagePart):
         return self.fingerprint or self.request.fingerprint()
 
 
-class DispatchBatch(InternalMessage):
+class DispatchBatch(WireMessage):
     """Leader to worker, on `mlx.worker.<worker>.infer`; `term` is that of the leader."""
 
     owner: ControllerId
@@ -120,11 +120,11 @@ def dispatch_json(fields: Mapping[str, object], request: bytes) -> bytes:
 
 
 def _part(part: object) -> object:
-    assert isinstance(part, InternalMessagePart)
+    assert isinstance(part, WireMessagePart)
     return part.model_dump(mode="json", exclude_none=True)
 
 
-class DispatchResult(InternalMessagePart):
+class DispatchResult(WireMessagePart):
     """The acceptance or rejection of one dispatch; `attempt` is the one that runs."""
 
     request_id: RequestId
@@ -133,7 +133,7 @@ class DispatchResult(InternalMessagePart):
     refusal: DispatchRejection | None = None
 
 
-class DispatchReply(InternalMessage):
+class DispatchReply(WireMessage):
     """Worker to controller: one result per dispatch of the batch, in the order of the batch."""
 
     worker: WorkerId
@@ -141,7 +141,7 @@ class DispatchReply(InternalMessage):
     results: list[DispatchResult]
 
 
-class Transfer(InternalMessage):
+class Transfer(WireMessage):
     """Requests that a leader which shuts down transfers to the next one, in the order of their
     arrival, in several messages if there are many. Each request keeps its id. `term` is that of the
     old leader."""
@@ -151,7 +151,7 @@ class Transfer(InternalMessage):
     requests: list[Dispatch]
 
 
-class TransferReply(InternalMessage):
+class TransferReply(WireMessage):
     """Whether the requests were accepted."""
 
     taken: bool

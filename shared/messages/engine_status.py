@@ -2,12 +2,12 @@
 
 from typing import Literal
 
-from shared.codec import InternalMessagePart
+from shared.codec import WireMessagePart
 from shared.ids import ModelId
 from shared.messages.base import Count
 
 
-class BatchResize(InternalMessagePart):
+class BatchResize(WireMessagePart):
     """A change of an adaptive batch size, `ago_s` seconds ago, and its reason."""
 
     ago_s: float
@@ -17,7 +17,7 @@ class BatchResize(InternalMessagePart):
     reason: str
 
 
-class ModelBatchStatus(InternalMessagePart):
+class ModelBatchStatus(WireMessagePart):
     """The batch of one model in one engine.
 
     Attributes:
@@ -41,7 +41,7 @@ class ModelBatchStatus(InternalMessagePart):
     changes: list[BatchResize] = []
 
 
-class PrefixCacheStatus(InternalMessagePart):
+class PrefixCacheStatus(WireMessagePart):
     """The KV memory of an engine: cached blocks, so that a prefix is not computed again. Counts are
     since its start.
 
@@ -86,7 +86,7 @@ class PrefixCacheStatus(InternalMessagePart):
     problem: str | None = None
 
 
-class EngineStatus(InternalMessagePart):
+class EngineStatus(WireMessagePart):
     """One engine process of a worker.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from shared.codec import InternalMessage
+from shared.codec import WireMessage
 from shared.ids import BootId, WorkerId
 from shared.messages.base import Count
 from shared.messages.controller_report import ControllerReport
@@ -11,7 +11,7 @@ from shared.messages.worker_report import WorkerReport
 Tier = Literal["memory", "disk"]
 
 
-class KeptPrefixes(InternalMessage):
+class KeptPrefixes(WireMessage):
     """The cached prefixes of a worker, so that requests with the same prefix are routed to it.
 
     At most 500 links of the chains of `shared/messages/prefixes.py` and 500 sessions, the most
@@ -38,14 +38,14 @@ class KeptPrefixes(InternalMessage):
 EventType = Literal["joined", "heartbeat", "state_changed", "left"]
 
 
-class WorkerEvent(InternalMessage):
+class WorkerEvent(WireMessage):
     """A worker's event for all controllers, always with its whole state."""
 
     type: EventType
     worker: WorkerReport
 
 
-class ControllerEvent(InternalMessage):
+class ControllerEvent(WireMessage):
     """A controller's event for all controllers, always with its whole state."""
 
     type: EventType

@@ -7,16 +7,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shared.codec import InternalMessage
+from shared.codec import WireMessage
 from shared.ids import WorkerId
 
 ContentId = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 """The SHA-256 of a content, or its git object id, as reported by the model hub."""
-BlockFileName = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,255}$")]
+ModelFileName = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,255}$")]
 _MAX_FILES = 4096
 
 
-class FindFiles(InternalMessage):
+class FindFiles(WireMessage):
     """Queries every worker for its files of a repository of the hub.
 
     Attributes:
@@ -28,7 +28,7 @@ class FindFiles(InternalMessage):
     revision: Annotated[str, Field(max_length=200)] | None = None
 
 
-class FilesOffer(InternalMessage):
+class FilesOffer(WireMessage):
     """The files of a worker. They are downloaded with GET <url>/<content id>, with the ticket as
     bearer token, over TLS with a certificate of `authority`. A worker without files does not reply.
 
@@ -47,4 +47,4 @@ class FilesOffer(InternalMessage):
     ticket: Annotated[str, Field(min_length=1, max_length=200)]
     contents: Annotated[dict[ContentId, Annotated[int, Field(ge=0)]], Field(max_length=_MAX_FILES)]
     commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")] = ""
-    files: Annotated[dict[BlockFileName, ContentId], Field(max_length=_MAX_FILES)] = {}
+    files: Annotated[dict[ModelFileName, ContentId], Field(max_length=_MAX_FILES)] = {}

@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from shared.codec import InternalMessage, InternalMessagePart
+from shared.codec import WireMessage, WireMessagePart
 from shared.ids import ControllerId, ModelId, SkillName
 from shared.messages.base import Count
 from shared.messages.controller_report import ControllerReport
 from shared.messages.worker_report import WorkerReport
 
 
-class ControllerHealth(InternalMessage):
+class ControllerHealth(WireMessage):
     """`ready`: the controller accepts requests; `live` is true in every reply."""
 
     live: bool = True
@@ -17,20 +17,20 @@ class ControllerHealth(InternalMessage):
     controller: ControllerReport
 
 
-class WorkerHealth(InternalMessage):
+class WorkerHealth(WireMessage):
     live: bool = True
     ready: bool
     worker: WorkerReport
 
 
-class LeaderInfo(InternalMessagePart):
+class LeaderInfo(WireMessagePart):
     """The leader and its term."""
 
     id: ControllerId
     term: Count
 
 
-class ClusterHealth(InternalMessage):
+class ClusterHealth(WireMessage):
     """The state of the whole cluster, from the leader.
 
     `status` is ready if at least one worker is, degraded if some worker is not.

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.codec import InternalMessage, InternalMessagePart
+from shared.codec import WireMessage, WireMessagePart
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
-class LogRecord(InternalMessagePart):
+class LogRecord(WireMessagePart):
     """One line of a log.
 
     Attributes:
@@ -26,12 +26,12 @@ class LogRecord(InternalMessagePart):
     fields: dict[str, str | int | float | bool | None] = {}
 
 
-class RecentLogsQuery(InternalMessage):
+class RecentLogsQuery(WireMessage):
     """Queries every process for its latest records, at most `limit` each."""
 
     limit: int = Field(200, ge=0)
     request_id: str | None = None
 
 
-class RecentLogs(InternalMessage):
+class RecentLogs(WireMessage):
     records: list[LogRecord]

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from shared.codec import InternalMessagePart
+from shared.codec import WireMessagePart
 from shared.ids import ModelId
 from shared.messages.base import Count, Priority
 
@@ -20,7 +20,7 @@ TYPICAL_ANSWER_WEIGHT = 4
 """The assumption counts as this many answers, so that one short answer does not dominate."""
 
 
-class ModelPerformance(InternalMessagePart):
+class ModelPerformance(WireMessagePart):
     """The recently measured speed of a model on a worker; 0 if it was not measured yet.
 
     Attributes:
@@ -42,7 +42,7 @@ class ModelPerformance(InternalMessagePart):
     load_ms: float = 0.0
 
 
-class ModelStatus(InternalMessagePart):
+class ModelStatus(WireMessagePart):
     """One model on one worker.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 import orjson
 from pydantic import Field, model_validator
 
-from shared.codec import ExternalInput, TemplateValues
+from shared.codec import StrictInput, TemplateValues
 from shared.ids import DERIVED_SESSION, ID_PATTERN, ClientName, RequestId
 from shared.messages.base import PRIORITIES, Priority, PriorityName, canonical_priority
 from shared.messages.conversation import (
@@ -64,7 +64,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 TimeoutMs = Annotated[int, Field(ge=1, le=86_400_000)]
 
 
-class Requirements(ExternalInput):
+class Requirements(StrictInput):
     """The hardware that a request requires."""
 
     min_memory_gb: float | None = Field(None, ge=0)
@@ -73,7 +73,7 @@ class Requirements(ExternalInput):
     labels: dict[str, str] = {}
 
 
-class SentCharacters(ExternalInput):
+class SentCharacters(StrictInput):
     """The characters of an answer that its client has received: of content, of reasoning, and of
     the arguments of each tool call."""
 
@@ -91,7 +91,7 @@ class SentCharacters(ExternalInput):
         )
 
 
-class Resume(ExternalInput):
+class Resume(StrictInput):
     """The received part of a stream that broke off: its tokens, and their characters. `text_sent`
     is a short form of `sent.text`, for answers without reasoning and calls."""
 

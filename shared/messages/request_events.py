@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.codec import InternalMessage, InternalMessagePart
+from shared.codec import WireMessage, WireMessagePart
 from shared.ids import BootId, ClientName, RequestId, WorkerId
 from shared.messages.base import Count
 from shared.messages.stream import FinishReason
 
 
-class TokensEmitted(InternalMessagePart):
+class TokensEmitted(WireMessagePart):
     """New tokens of one choice; published before the client gets them.
 
     Attributes:
@@ -30,7 +30,7 @@ class TokensEmitted(InternalMessagePart):
     cached_tokens: Count | None = None
 
 
-class RequestCompleted(InternalMessagePart):
+class RequestCompleted(WireMessagePart):
     """A request completed; the worker has sent, or is about to send, its `done`."""
 
     type: Literal["finished"] = "finished"
@@ -39,7 +39,7 @@ class RequestCompleted(InternalMessagePart):
     attempt: int
 
 
-class AttemptFailed(InternalMessagePart):
+class AttemptFailed(WireMessagePart):
     """An attempt failed.
 
     Attributes:
@@ -63,7 +63,7 @@ RequestEvent = Annotated[
 ]
 
 
-class RequestEvents(InternalMessage):
+class RequestEvents(WireMessage):
     """All events of one decode step for the requests of one controller, in one message."""
 
     worker: WorkerId

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from shared.codec import InternalMessage, InternalMessagePart
+from shared.codec import WireMessage, WireMessagePart
 from shared.ids import ControllerId, WorkerId
 from shared.messages.base import Count
 from shared.messages.control import SettingChange
@@ -29,7 +29,7 @@ Whole = Annotated[RolloutSettings, PlainSerializer(_whole)]
 """Serialized with the fields that are None, where None has a meaning."""
 
 
-class SpeedAtLoad(InternalMessagePart):
+class SpeedAtLoad(WireMessagePart):
     """The speed of a worker at a load level.
 
     Attributes:
@@ -40,7 +40,7 @@ class SpeedAtLoad(InternalMessagePart):
     tokens_per_s: float
 
 
-class Baseline(InternalMessagePart):
+class Baseline(WireMessagePart):
     """Measurements before the roll-out.
 
     Attributes:
@@ -52,7 +52,7 @@ class Baseline(InternalMessagePart):
     speeds: dict[WorkerId, list[SpeedAtLoad]] = {}
 
 
-class Rollout(InternalMessagePart):
+class Rollout(WireMessagePart):
     """The roll-out of one version to all workers.
 
     Attributes:
@@ -97,7 +97,7 @@ class Rollout(InternalMessagePart):
         return [worker for step in self.steps[: self.step + 1] for worker in step]
 
 
-class RolloutState(InternalMessage):
+class RolloutState(WireMessage):
     """The state of roll-outs, stored in JetStream.
 
     Attributes:
@@ -113,7 +113,7 @@ class RolloutState(InternalMessage):
     history: list[Rollout] = []
 
 
-class Version(InternalMessage):
+class Version(WireMessage):
     """One version of cluster.yaml, stored in JetStream."""
 
     version: Count
@@ -179,7 +179,7 @@ ROLLOUT_ORDERS: dict[str, type[RolloutOrder]] = {
 """The order that each verb of `mlx.rollout.<verb>` carries."""
 
 
-class RolloutReply(InternalMessage):
+class RolloutReply(WireMessage):
     """The leader's reply to an order."""
 
     controller: ControllerId

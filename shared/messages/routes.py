@@ -1,11 +1,11 @@
 """Explanations of routing decisions, for `cluster route` and requests with `debug`."""
 
-from shared.codec import InternalMessage, InternalMessagePart
+from shared.codec import WireMessage, WireMessagePart
 from shared.ids import ControllerId, ModelId, SkillName, WorkerId
 from shared.messages.events import Tier
 
 
-class TTFTForecastMs(InternalMessagePart):
+class TTFTForecastMs(WireMessagePart):
     """Predicted milliseconds to the first token: to load the model, to wait for a slot or for
     earlier prompts, to restore the cached prefix, to compute the rest of the prompt, for the first
     step; and their total."""
@@ -18,7 +18,7 @@ class TTFTForecastMs(InternalMessagePart):
     total: float
 
 
-class RouteCandidate(InternalMessagePart):
+class RouteCandidate(WireMessagePart):
     """A worker that could serve a request.
 
     Attributes:
@@ -36,7 +36,7 @@ class RouteCandidate(InternalMessagePart):
     forecast_ms: TTFTForecastMs
 
 
-class RouteObstacle(InternalMessagePart):
+class IneligibleWorker(WireMessagePart):
     """An ineligible worker, and the reason; `code` is a key of `errors.ERROR_CODES`."""
 
     worker: WorkerId
@@ -45,7 +45,7 @@ class RouteObstacle(InternalMessagePart):
     retry_after_ms: int | None = None
 
 
-class Route(InternalMessagePart):
+class Route(WireMessagePart):
     """The routing decision of a controller.
 
     Attributes:
@@ -66,11 +66,11 @@ class Route(InternalMessagePart):
     reason: str
     home: WorkerId | None = None
     candidates: list[RouteCandidate] = []
-    out: list[RouteObstacle] = []
+    out: list[IneligibleWorker] = []
     others_out: int = 0
 
 
-class RouteAnswer(InternalMessage):
+class RouteAnswer(WireMessage):
     """The reply to a request on `mlx.route.<client>.<skill>`, which is not served: the route that
     the request would take now, or its error."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.messages.schemas import MAX_SCHEMA_BYTES, check_schema
 
 StructureKind = Literal["json", "regex", "choice", "grammar"]
@@ -23,7 +23,7 @@ class Structure:
     param: str
 
 
-class NamedSchema(ExternalInput):
+class NamedSchema(StrictInput):
     """`strict` has no effect: a schema is always enforced."""
 
     name: Annotated[str, Field(max_length=256)] | None = None
@@ -38,7 +38,7 @@ class NamedSchema(ExternalInput):
         return schema
 
 
-class ResponseFormat(ExternalInput):
+class ResponseFormat(StrictInput):
     """Free text, any JSON object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -63,7 +63,7 @@ class ResponseFormat(ExternalInput):
 _Long = Annotated[str, Field(min_length=1, max_length=MAX_SCHEMA_BYTES)]
 
 
-class StructuredOutputs(ExternalInput):
+class StructuredOutputs(StrictInput):
     """Exactly one of: a JSON schema, a regular expression for the whole content, a list of possible
     contents, a grammar in Lark's notation."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.messages.schemas import check_schema
 
 TOOL_NAME_PATTERN = r"^[A-Za-z0-9_.:-]{1,128}$"
@@ -13,7 +13,7 @@ MAX_TOOLS = 1024
 ToolName = Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
 
 
-class Function(ExternalInput):
+class Function(StrictInput):
     """A function; `parameters` is the JSON schema of its arguments, an object."""
 
     name: ToolName
@@ -29,19 +29,19 @@ class Function(ExternalInput):
         return schema
 
 
-class Tool(ExternalInput):
+class Tool(StrictInput):
     type: Literal["function"]
     function: Function
 
 
-class CalledFunction(ExternalInput):
+class CalledFunction(StrictInput):
     """`arguments` is JSON as a string, as the model wrote it."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: str = ""
 
 
-class ToolCall(ExternalInput):
+class ToolCall(StrictInput):
     """A tool call of an assistant."""
 
     id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -49,11 +49,11 @@ class ToolCall(ExternalInput):
     function: CalledFunction
 
 
-class NamedFunction(ExternalInput):
+class NamedFunction(StrictInput):
     name: ToolName
 
 
-class NamedTool(ExternalInput):
+class NamedTool(StrictInput):
     """The tool that must be called."""
 
     type: Literal["function"]
@@ -63,7 +63,7 @@ class NamedTool(ExternalInput):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
-class Tools(ExternalInput):
+class Tools(StrictInput):
     """The fields of a request about tools."""
 
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None

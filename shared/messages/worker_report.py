@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.codec import InternalMessagePart
+from shared.codec import WireMessagePart
 from shared.ids import NAME_PATTERN, BootId, ModelId, WorkerId
 from shared.messages.base import Count, Priority
 from shared.messages.engine_status import EngineStatus
@@ -14,7 +14,7 @@ WorkerState = Literal["starting", "warming", "ready", "draining", "stopped", "un
 MemoryPressure = Literal["none", "soft", "hard"]
 
 
-class Hardware(InternalMessagePart):
+class Hardware(WireMessagePart):
     """The hardware of a worker; `accelerator` is metal, cuda or cpu."""
 
     chip: str = ""
@@ -24,7 +24,7 @@ class Hardware(InternalMessagePart):
     os: str = ""
 
 
-class QueuePriorityStatus(InternalMessagePart):
+class QueuePriorityStatus(WireMessagePart):
     """The requests of one priority in a worker's queue. Counts are since its start.
 
     Attributes:
@@ -43,7 +43,7 @@ class QueuePriorityStatus(InternalMessagePart):
     wait_p95_ms: float = 0.0
 
 
-class QueueStatus(InternalMessagePart):
+class QueueStatus(WireMessagePart):
     """The queue of a worker.
 
     Attributes:
@@ -56,7 +56,7 @@ class QueueStatus(InternalMessagePart):
     drain_per_s: float = 0.0
 
 
-class MemoryStatus(InternalMessagePart):
+class MemoryStatus(WireMessagePart):
     """The memory use and limits of a worker.
 
     Attributes:
@@ -86,7 +86,7 @@ def rejects(pressure: MemoryPressure, level: Priority) -> bool:
     return pressure == "hard" or (pressure == "soft" and level == "low")
 
 
-class PreWarmingStatus(InternalMessagePart):
+class PreWarmingStatus(WireMessagePart):
     """The progress of pre-warming.
 
     Attributes:
@@ -101,7 +101,7 @@ class PreWarmingStatus(InternalMessagePart):
     proposed: list[ModelId] = []
 
 
-class WorkerReport(InternalMessagePart):
+class WorkerReport(WireMessagePart):
     """The whole state of a worker, in heartbeats and health replies.
 
     Attributes:

@@ -81,8 +81,9 @@ class LeaderLeaseSettings(SettingsSection):
 
 class RolloutGatesSettings(SettingsSection):
     """Limits for the workers that run a new version, compared with before; above a limit the
-    version is rolled back. `error_increase`: of the share of requests that failed or were rejected;
-    `throughput`: the share of the previous tokens/s that must remain. None disables a gate."""
+    version is rolled back. `error_increase`: how much the share of failed and rejected requests may
+    grow; `throughput`: the share of the previous tokens/s that must remain. None disables a
+    gate."""
 
     error_increase: float | None = Field(0.1, ge=0, le=1)
     least_requests: Count = 5

@@ -44,10 +44,10 @@ class KvCacheSettings(SettingsSection):
     prompt_rules: Annotated[list[PromptLineRule], Field(max_length=32)] = []
 
 
-class SessionsSettings(SettingsSection):
-    """The longest unused sessions of a client are deleted above `max_per_client`, or when the
-    blocks that only its sessions use exceed `max_mb_per_client`. Sessions that were not used for
-    `ttl_s` are deleted."""
+class SessionRetentionSettings(SettingsSection):
+    """The least recently used sessions of a client are deleted above `max_per_client`, or when the
+    blocks that only sessions of this client use exceed `max_mb_per_client`. Sessions that were not
+    used for `ttl_s` are deleted."""
 
     ttl_s: Annotated[int, Field(ge=1)] = 604_800
     max_per_client: Annotated[int, Field(ge=1, le=100_000)] = 1000

@@ -25,8 +25,9 @@ class ModelSettings(SettingsSection):
     never. `trust_remote_code` runs Python files of the model. `tool_format` and `reasoning_format`
     are detected from the files of the model by default. `chat_template_kwargs` are variables for
     its chat template, which requests can override. `adapter`: a folder or a Hugging Face id of LoRA
-    weights; a `path` to such a folder means its base model with the adapter. `max_context_tokens`
-    lowers the model's context, or sets it if the files of the model have none."""
+    weights; if `path` is such a folder, its base model is loaded with the adapter.
+    `max_context_tokens` lowers the model's context, or sets it if the files of the model have
+    none."""
 
     path: str = Field(min_length=1)
     adapter: Annotated[str, Field(min_length=1)] | None = None

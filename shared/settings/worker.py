@@ -15,7 +15,7 @@ from shared.settings.base import (
     PriorityName,
     SettingsSection,
 )
-from shared.settings.kv_cache import KvCacheSettings, SessionsSettings
+from shared.settings.kv_cache import KvCacheSettings, SessionRetentionSettings
 from shared.settings.nats import address
 
 _MAX_CHUNK_TOKENS = 2048
@@ -42,7 +42,7 @@ class EnginesSettings(SettingsSection):
         return None if self.threads == "auto" else self.threads
 
 
-class PreWarmModelSettings(SettingsSection):
+class PreWarmedModelSettings(SettingsSection):
     model: Model
     priority: PriorityName = "medium"
 
@@ -60,7 +60,7 @@ class PreWarmingSettings(SettingsSection):
     """`timeout_per_model_ms` counts the time without progress."""
 
     enabled: bool = True
-    models: list[PreWarmModelSettings] | None = None
+    models: list[PreWarmedModelSettings] | None = None
     timeout_per_model_ms: PositiveMilliseconds = 30_000
     parallel: bool = False
     register_when: Literal["warming", "complete"] = "warming"
@@ -90,7 +90,8 @@ class PeerFilesSettings(SettingsSection):
 class ContinuousBatchingSettings(SettingsSection):
     """`kv_memory_mb` limits the KV caches of an engine together; the default is most of the
     device's memory that the models leave free. Prefill runs in chunks of a size that is measured,
-    at most `prefill_chunk_tokens`; the last chunk of a prompt is the rest of it."""
+    at most `prefill_chunk_tokens`; the last chunk of a prompt is the rest of it. Between two steps,
+    prefill takes at most `max_decode_stall_ms`."""
 
     enabled: bool = True
     min_batch_size: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -185,7 +186,7 @@ class WorkerSettings(SettingsSection):
     request_queue: RequestQueueSettings = RequestQueueSettings()
     resource_limits: ResourceLimitsSettings = ResourceLimitsSettings()
     kv_cache: KvCacheSettings = KvCacheSettings()
-    sessions: SessionsSettings = SessionsSettings()
+    sessions: SessionRetentionSettings = SessionRetentionSettings()
 
     @model_validator(mode="after")
     def _stalls_are_no_hangs(self) -> Self:

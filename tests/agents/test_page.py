@@ -5,7 +5,7 @@ import pytest
 from controller.gateway.anthropic.requests import MessagesRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.responses.requests import ResponsesRequest
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from tests.agents import installed, page
 
 
@@ -17,7 +17,7 @@ from tests.agents import installed, page
         ("Messages", (MessagesRequest,)),
     ],
 )
-def test_every_field_is_told_of(title: str, shapes: tuple[type[ExternalInput], ...]) -> None:
+def test_every_field_is_told_of(title: str, shapes: tuple[type[StrictInput], ...]) -> None:
     known = {name for shape in shapes for name in shape.model_fields}
     assert known <= page.fields(title)
 

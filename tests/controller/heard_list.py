@@ -3,7 +3,7 @@ own rules."""
 
 from typing import Any
 
-from shared.client.assembler import Assembler
+from shared.client.assembler import StreamAssembler
 from shared.errors import StreamFailed
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch
@@ -31,7 +31,7 @@ class HeardList:
         """`attempt`: that of all messages."""
         self.inbox = inbox
         self._attempt = attempt
-        self._assembler = Assembler(RequestId(request_id), choices=choices)
+        self._assembler = StreamAssembler(RequestId(request_id), choices=choices)
         self.messages: list[StreamMessage] = []
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}

@@ -4,7 +4,7 @@ import pytest
 
 from shared.bus import Bus
 from shared.codec import decode
-from shared.errors import RequestTimedOut
+from shared.errors import BusTimeout
 from shared.messages.control import RequestState
 from shared.settings.nats import NatsSettings
 from tests.controller.inbox import Inbox
@@ -66,7 +66,7 @@ async def test_a_query_for_an_unknown_request_is_not_answered_while_a_worker_has
         worker.answers_claims.clear()
         await pair.first.leave()
         await pair.second.until(lambda: pair.second.serves)
-        with pytest.raises(RequestTimedOut):
+        with pytest.raises(BusTimeout):
             await bus.request("mlx.request.local.status", b'{"request_id": "r"}', timeout_s=0.2)
         worker.answers_claims.set()
         await pair.second.until_claimed(worker)

@@ -10,7 +10,7 @@ from nats.js import JetStreamContext
 
 from shared.bus import Bus, Handler, IncomingMessage, MicroService, Subscription
 from shared.bus.service import Endpoint
-from shared.errors import BusError, NoResponders, RequestTimedOut
+from shared.errors import BusError, BusTimeout, NoResponders
 from shared.settings.nats import NatsSettings
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
@@ -164,7 +164,7 @@ class SimulatedBus(Bus):
         try:
             answer = await self._answers.ask(subject, payload, timeout_s)
         except TimeoutError:
-            raise RequestTimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
+            raise BusTimeout(f"no answer on {subject} within {timeout_s:g} s") from None
         if answer.no_responders:
             raise NoResponders(f"no responders on {subject}")
         return answer

@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.bus import IncomingMessage
 from shared.client import Cluster
-from shared.client.assembler import Assembler
+from shared.client.assembler import StreamAssembler
 from shared.errors import ClusterError, StreamFailed
 from shared.ids import ClientName, RequestId
 from shared.messages.dispatch import choice_seed
@@ -106,7 +106,7 @@ class PlainListener(Listener):
         self.inbox = inbox
         self.terminals: set[tuple[int, str | None]] = set()
         choices = InferenceRequest.model_validate(body).choices
-        self._assembler = Assembler(RequestId(self.request_id or ""), choices=choices)
+        self._assembler = StreamAssembler(RequestId(self.request_id or ""), choices=choices)
 
     def forget_attempts(self) -> None:
         """It publishes again after a silence."""

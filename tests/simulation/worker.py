@@ -19,7 +19,7 @@ from tests.simulation.engine import SimulatedEngine
 from tests.simulation.network import Network
 from tests.worker.sessions.stores import new_store
 from worker.agent.leader_fence import LeaderFence
-from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, WorkerMessageHandler
+from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, AgentMessageHandler
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.scheduler import RequestScheduler
@@ -69,7 +69,7 @@ class SimulatedWorker:
             model.placed.add(self.engine.index)
             model.engines.add(self.engine.index)
         self.claim = LeaderFence()
-        self._request_handler = WorkerMessageHandler(
+        self._request_handler = AgentMessageHandler(
             self.bus,
             self.id,
             self.boot_id,

@@ -24,13 +24,13 @@ from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.version import VERSION
 from worker.agent.announcer import Announcer
+from worker.agent.config_switcher import ConfigSwitcher
 from worker.agent.configuration import RolledOutConfiguration
 from worker.agent.engine_count import engine_count
 from worker.agent.engines import engine_processes, sessions_folder
 from worker.agent.leader_fence import LeaderFence
-from worker.agent.reconfiguration import Reconfiguration
 from worker.agent.report import build_report
-from worker.agent.request_handler import WorkerMessageHandler
+from worker.agent.request_handler import AgentMessageHandler
 from worker.agent.sleep_notice import SleepHandler, this_machine
 from worker.engine_process.process import EngineProcess
 from worker.host.process_usage import CpuMeter
@@ -124,7 +124,7 @@ class WorkerAgent:
         self._drain_order: DrainWorker | None = None
         self._drain_timeout: asyncio.Timeout | None = None
         self._claim = LeaderFence()
-        self._request_handler = WorkerMessageHandler(
+        self._request_handler = AgentMessageHandler(
             bus,
             worker_id,
             self.boot_id,
@@ -137,7 +137,7 @@ class WorkerAgent:
             configure=self._on_configure,
         )
         self._reconfiguration = (
-            Reconfiguration(settings, configuration, self._apply, self._on_drain)
+            ConfigSwitcher(settings, configuration, self._apply, self._on_drain)
             if configuration is not None
             else None
         )

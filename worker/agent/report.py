@@ -9,7 +9,7 @@ from shared.ids import BootId, WorkerId
 from shared.messages.engine_status import EngineStatus, ModelBatchStatus, PrefixCacheStatus
 from shared.messages.worker_report import Hardware, PreWarmingStatus, WorkerReport, WorkerState
 from shared.settings import ClusterSettings
-from worker.agent.reconfiguration import Reconfiguration
+from worker.agent.config_switcher import ConfigSwitcher
 from worker.agent.request_handler import DISPATCHES_PER_MESSAGE
 from worker.engine_process.process import EngineProcess
 from worker.host.machine import hardware
@@ -32,7 +32,7 @@ def build_report(
     scheduler: RequestScheduler,
     pre_warming: PreWarmingStatus,
     cpu: CpuMeter,
-    reconfiguration: Reconfiguration | None,
+    reconfiguration: ConfigSwitcher | None,
     *,
     worker_id: WorkerId,
     boot_id: BootId,

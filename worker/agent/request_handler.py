@@ -9,7 +9,7 @@ from pydantic import Field
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.codec import InternalMessage, InternalMessagePart, decode, encode
+from shared.codec import WireMessage, WireMessagePart, decode, encode
 from shared.errors import ClusterError, DecodeError, RequestError
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.control import (
@@ -58,7 +58,7 @@ DISPATCHES_PER_MESSAGE = 64
 controller's timeout."""
 
 
-class _UnreadableDispatch(InternalMessagePart):
+class _UnreadableDispatch(WireMessagePart):
     """The fields of an undecodable dispatch (of another release) that its rejection needs."""
 
     request_id: RequestId
@@ -66,7 +66,7 @@ class _UnreadableDispatch(InternalMessagePart):
     attempt: int
 
 
-class _PartialBatch(InternalMessage):
+class _PartialBatch(WireMessage):
     """A `DispatchBatch` of which some dispatches cannot be decoded."""
 
     owner: ControllerId
@@ -74,7 +74,7 @@ class _PartialBatch(InternalMessage):
     dispatches: list[Annotated[Dispatch | _UnreadableDispatch, Field(union_mode="left_to_right")]]
 
 
-class WorkerMessageHandler:
+class AgentMessageHandler:
     """Decodes messages, passes them to the scheduler, and replies.
 
     Args:

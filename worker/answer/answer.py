@@ -11,7 +11,8 @@ from worker.answer.text import CONTEXT_TOKENS, Decode, Detokenizer, StopScanner
 
 @dataclass(frozen=True, slots=True)
 class DeliveredLengths:
-    """Number of characters per channel; `tool_calls` has one count per call, of its arguments."""
+    """How many characters of each channel the client has already; `tool_calls` has the characters
+    of the arguments of each call."""
 
     text: int = 0
     reasoning: int = 0

@@ -12,7 +12,7 @@ from worker.answer.messages import MessagesParser
 from worker.answer.model_output_format import ModelOutputFormat
 from worker.answer.reasoning import ReasoningFormat
 from worker.grammar import outline, regex
-from worker.grammar.lark import GrammarBuilder, literal, one_of, pattern
+from worker.grammar.lark import LarkGrammarBuilder, literal, one_of, pattern
 from worker.grammar.schemas import cleaned, with_options
 
 _LINES = r"/\n{1,2}/?"
@@ -46,7 +46,7 @@ def answer_grammar(answers: ModelOutputFormat, bound: AnswerConstraint) -> str:
     Raises:
         ValueError: the structure is not a valid grammar.
     """
-    rules = GrammarBuilder()
+    rules = LarkGrammarBuilder()
     content = ""
     if bound.structure is not None and not bound.must_call:
         content = _add_structure(rules, bound.structure)
@@ -86,7 +86,7 @@ def section_grammars(
     else, under the empty name, the grammar of a section from its opening to its end."""
     if answers.messages is not None:
         return {tool.name: _call_grammar(answers.messages, answers, tool) for tool in tools}
-    rules = GrammarBuilder()
+    rules = LarkGrammarBuilder()
     assert answers.tools is not None
     section = answers.tools.add_section(rules, answers.control, tools, parallel=parallel)
     rules.add("start", section)
@@ -94,13 +94,13 @@ def section_grammars(
 
 
 def _call_grammar(messages: type[MessagesParser], answers: ModelOutputFormat, tool: Tool) -> str:
-    rules = GrammarBuilder()
+    rules = LarkGrammarBuilder()
     messages.add_call(rules, answers.control, tool)
     return rules.grammar
 
 
 def _add_reasoning(
-    rules: GrammarBuilder, answers: ModelOutputFormat, reasoning: ReasoningFormat
+    rules: LarkGrammarBuilder, answers: ModelOutputFormat, reasoning: ReasoningFormat
 ) -> str:
     """Add reasoning and the marker that ends it; returns the rule body."""
     parts = answers.control.token_ids(reasoning.close)
@@ -127,7 +127,7 @@ def _empty_frame(answers: ModelOutputFormat) -> str:
     return f"{one_of(frames)}?" if frames else ""
 
 
-def _add_structure(rules: GrammarBuilder, structure: Structure) -> str:
+def _add_structure(rules: LarkGrammarBuilder, structure: Structure) -> str:
     match structure.kind:
         case "json":
             return rules.add_grammar(

@@ -16,7 +16,7 @@ from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import add_json, marker
 from worker.answer.messages import MessagesParser
 from worker.answer.reader import BrokenCall, Reading
-from worker.grammar.lark import GrammarBuilder, one_of
+from worker.grammar.lark import LarkGrammarBuilder, one_of
 
 _START, _CHANNEL, _MESSAGE, _END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 _CALL, _RETURN, _CONSTRAIN = "<|call|>", "<|return|>", "<|constrain|>"
@@ -46,7 +46,7 @@ class HarmonyParser(MessagesParser):
 
     @staticmethod
     def add_answer(
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         content: str,
         tools: Sequence[Tool],
@@ -69,7 +69,7 @@ class HarmonyParser(MessagesParser):
         rules.add("start", f"({thought} THOUGHT {next_message})? {one_of(alternatives)}")
 
     @staticmethod
-    def add_call(rules: GrammarBuilder, control: ControlTokenCodec, tool: Tool) -> None:
+    def add_call(rules: LarkGrammarBuilder, control: ControlTokenCodec, tool: Tool) -> None:
         rules.add("start", add_json(rules, "arguments", tool.parameters))
 
     def _read(self) -> Reading[None]:

@@ -9,7 +9,7 @@ from worker.answer.formats.base import Tool, ToolFormat, Trigger, text_trigger, 
 from worker.answer.parser import AnswerDelta, Bind, CallDelta, Channel
 from worker.answer.reader import BrokenCall, TextReader, attempt, search
 from worker.answer.reasoning import ReasoningFormat
-from worker.answer.section import CallSection
+from worker.answer.section import CallSectionParser
 
 
 class MarkerScanner:
@@ -115,7 +115,7 @@ class MarkedParser:
         self._markers = MarkerScanner(control, reasoning, tool_format, tools)
         self._bind = bind
         self._in_reasoning = opened
-        self._section: CallSection | None = None
+        self._section: CallSectionParser | None = None
         self._calls = 0
         self._warnings: set[str] = set()
         self._before = ""  # the last character before _held
@@ -196,7 +196,7 @@ class MarkedParser:
         self._before = self._held = self._space = ""
         return text[certain + len(marker) :]
 
-    def _read_section(self, section: CallSection, text: str, delta: AnswerDelta) -> str:
+    def _read_section(self, section: CallSectionParser, text: str, delta: AnswerDelta) -> str:
         try:
             deltas = section.push(text)
         except BrokenCall as error:
@@ -231,13 +231,13 @@ class MarkedParser:
         reader = TextReader()
         calls = CallDeltaBuilder({tool.name for tool in self._tools}, self._control, self._calls)
         reading = self._tool_format.read_section(reader, calls, self._control, self._tools)
-        self._section = CallSection(
+        self._section = CallSectionParser(
             opening, reading, reader, calls, enforced=self._bind is not None
         )
         return text
 
     def _end_section(
-        self, section: CallSection, deltas: list[CallDelta], delta: AnswerDelta
+        self, section: CallSectionParser, deltas: list[CallDelta], delta: AnswerDelta
     ) -> str:
         delta.calls += deltas
         self._section = None
@@ -245,7 +245,9 @@ class MarkedParser:
         self._before = self._space = ""
         return section.rest
 
-    def _abandon_section(self, section: CallSection, error: BrokenCall, delta: AnswerDelta) -> str:
+    def _abandon_section(
+        self, section: CallSectionParser, error: BrokenCall, delta: AnswerDelta
+    ) -> str:
         """Turn a section that is not a valid call into text. The deltas of an enforced section
         were sent already and stay."""
         warning = f"a tool call could not be read: {error}"

@@ -9,7 +9,7 @@ from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.parser import AnswerDelta, Bind, Channel
 from worker.answer.reader import Reading, TextReader, run_reading
-from worker.grammar.lark import GrammarBuilder
+from worker.grammar.lark import LarkGrammarBuilder
 
 
 class MessagesParser(ABC):
@@ -48,7 +48,7 @@ class MessagesParser(ABC):
     @staticmethod
     @abstractmethod
     def add_answer(
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         content: str,
         tools: Sequence[Tool],
@@ -60,7 +60,7 @@ class MessagesParser(ABC):
 
     @staticmethod
     @abstractmethod
-    def add_call(rules: GrammarBuilder, control: ControlTokenCodec, tool: Tool) -> None:
+    def add_call(rules: LarkGrammarBuilder, control: ControlTokenCodec, tool: Tool) -> None:
         """Add the grammar of what follows the header of a call as `start`."""
 
     @abstractmethod

@@ -23,8 +23,8 @@ from worker.answer.formats.tags import CallTags, TaggedValueGrammar
 from worker.answer.messages import MessagesParser
 from worker.answer.parser import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader
-from worker.answer.section import CallSection
-from worker.grammar.lark import GrammarBuilder, one_of
+from worker.answer.section import CallSectionParser
+from worker.grammar.lark import LarkGrammarBuilder, one_of
 
 _START, _MESSAGE, _END, _END_OF_TURN = "<|start|>", "<|message|>", "<|eom|>", "<|eot|>"
 _NEXT = f"{_END}{_START}assistant"
@@ -65,7 +65,7 @@ class MuseParser(MessagesParser):
 
     @staticmethod
     def add_answer(
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         content: str,
         tools: Sequence[Tool],
@@ -88,7 +88,7 @@ class MuseParser(MessagesParser):
         rules.add("start", f"({thought})? {one_of(alternatives)}")
 
     @staticmethod
-    def add_call(rules: GrammarBuilder, control: ControlTokenCodec, tool: Tool) -> None:
+    def add_call(rules: LarkGrammarBuilder, control: ControlTokenCodec, tool: Tool) -> None:
         rules.add("start", _add_section(rules, control, 0, tool))
 
     def _read(self) -> Reading[None]:
@@ -149,7 +149,7 @@ class _Call:
         self._before = count
         self._writer = CallDeltaBuilder({tool.name for tool in tools}, control, count)
         reading = _ATEM.read_section(reader, self._writer, control, tools)
-        self._section = CallSection("", reading, reader, self._writer, enforced=enforced)
+        self._section = CallSectionParser("", reading, reader, self._writer, enforced=enforced)
         self._text = ""  # text of the body that turned out to be content
         self.problem: str | None = None
 
@@ -193,7 +193,9 @@ class _Call:
         return []
 
 
-def _add_section(rules: GrammarBuilder, control: ControlTokenCodec, number: int, tool: Tool) -> str:
+def _add_section(
+    rules: LarkGrammarBuilder, control: ControlTokenCodec, number: int, tool: Tool
+) -> str:
     call = TaggedValueGrammar(rules, control, _AtemFormat.tags, _ATEM.encode_name).call(
         number, tool
     )

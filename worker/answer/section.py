@@ -5,7 +5,7 @@ from worker.answer.parser import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader, run_reading
 
 
-class CallSection:
+class CallSectionParser:
     """The text from the opening of tool calls to their end.
 
     Args:

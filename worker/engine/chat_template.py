@@ -47,7 +47,7 @@ class _Generation(Extension):
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedPrompt:
     """A rendered prompt.
 
     Attributes:
@@ -117,7 +117,7 @@ class ChatTemplate:
         values: Mapping[str, Any],
         *,
         continues: bool = False,
-    ) -> Rendered:
+    ) -> RenderedPrompt:
         """Render the prompt of a conversation, with the assistant's turn opened.
 
         Args:
@@ -155,12 +155,12 @@ class ChatTemplate:
             for token in self._tokenizer.encode(piece, add_special_tokens=False)
         ]
         if continues:
-            return Rendered(token_ids, "", closed_reasoning=True, changes=changes)
+            return RenderedPrompt(token_ids, "", closed_reasoning=True, changes=changes)
         end = pieces[-1][-_END_CHARACTERS:]
         closed = known.get("enable_thinking") is False or known.get("thinking") is False
         if self._reasoning is not None:
             closed |= end.rstrip().endswith(self._reasoning.close)
-        return Rendered(token_ids, end, closed, changes=changes)
+        return RenderedPrompt(token_ids, end, closed, changes=changes)
 
     def _can_continue(self) -> bool:
         contents = ("canary1", "canary2")

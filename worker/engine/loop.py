@@ -18,7 +18,7 @@ from worker.engine.engine_models import EngineModels
 from worker.engine.kv_block_store import KV_MEMORY_DISABLED, KVBlockStore, PrefixCacheConfig
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
-from worker.engine.prefetch import PrefetchedPrompts
+from worker.engine.prefetch import PrefixPrefetcher
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.preparation import (
     PreparationCancelled,
@@ -119,7 +119,7 @@ class Engine:
             kv_budget_bytes=kv_budget_bytes,
             engines=engines,
         )
-        self._prefetched = PrefetchedPrompts(self._kv_memory, self._prefix_cache_of)
+        self._prefetched = PrefixPrefetcher(self._kv_memory, self._prefix_cache_of)
         self._preparation = PreparationThread(
             self._models.find, self._prefetched.find, self._inbox.put, self._activity
         )

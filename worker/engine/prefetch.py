@@ -11,9 +11,9 @@ from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import Block, Kind, token_array
 from worker.link.orders import SubmitSequence
 
-_SHARE = 2
-"""Prefetched prompts use at most 1/2 of the blocks' memory: the rest is for newly computed blocks,
-which would otherwise be evicted before they are written."""
+_SHARE = 0.5
+"""Prefetched prompts use at most this share of the blocks' memory: the rest is for newly computed
+blocks, which would otherwise be evicted before they are written."""
 
 _MAX_READS = 4
 """Concurrent reads: the prompt of a request that has a slot waits for no more than these."""
@@ -35,8 +35,9 @@ class _PrefetchedPrompt:
     nbytes: int
 
 
-class PrefetchedPrompts:
-    """Belongs to the engine thread, except for `find`.
+class PrefixPrefetcher:
+    """Reads the cached blocks of waiting prompts from disk. The engine thread calls it, except for
+    `find`.
 
     Prefetched blocks can still be evicted if rows or limits need the memory, but only after blocks
     that no request waits for.
@@ -114,7 +115,7 @@ class PrefetchedPrompts:
 
     @property
     def _limit_bytes(self) -> int:
-        return self._memory.limit_bytes // _SHARE
+        return int(self._memory.limit_bytes * _SHARE)
 
     @property
     def _prefetched_bytes(self) -> int:

@@ -35,7 +35,7 @@ class PrefillCost:
         return cls(max(0.0, few_s - few * token_s), token_s)
 
     @property
-    def floor_tokens(self) -> int:
+    def overhead_tokens(self) -> int:
         """The number of tokens that take as long as the fixed part: less padding than that is
         cheaper than another pass."""
         return int(self.floor_s / self._token_s[0])

@@ -11,20 +11,20 @@ from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block_tree import PrefixMatch
 
 _STRETCH = 40.0
-"""A prompt is due this multiple of its own prefill time after its arrival: short prompts go before
-long ones, but long ones do not starve."""
+"""A prompt becomes overdue this multiple of its own prefill time after its arrival: short prompts
+go before long ones, but long ones do not starve."""
 
 _PRIORITY_DELAY_S = 10.0
-"""The due time of a prompt is this much later per priority below high, so prompts of low priority
-wait, but do not starve."""
+"""Prompts are prefilled in the order of their due times. A prompt is due when it becomes overdue,
+plus this much per priority below high: prompts of low priority wait, but do not starve."""
 
 _MIN_CHUNK_TOKENS = 8
 _SMALL_REST = 0.5
-"""If a chunk would leave at most this share of `floor_tokens` of its prompts, it includes the rest,
-which is not worth another pass."""
-_MAX_SHARED_FLOORS = 4
-"""While rows decode, only prompts of up to this multiple of `floor_tokens` share a pass. While no
-row decodes, all prompts that fit share one: they will step together, too."""
+"""A chunk includes the rest of its prompts if that is at most this share of `overhead_tokens` (what
+a pass costs regardless of its tokens): another pass would cost more."""
+_MAX_SHARED_OVERHEADS = 4
+"""While rows decode, only prompts of up to this multiple of `overhead_tokens` share a pass. While
+no row decodes, all prompts that fit share one: they will step together, too."""
 
 
 class PrefillScheduler:
@@ -140,15 +140,15 @@ class PrefillScheduler:
         return first.due_at if first is not None else None
 
     def is_worthwhile(self, seconds: float) -> bool:
-        """Whether a chunk that fits into `seconds` is worth a pass: the rest of the prompt that is
-        due first, or as many tokens as the fixed part of a pass is worth."""
+        """Whether a chunk that fits into `seconds` is worth a pass: it completes the next prompt,
+        or its tokens cost at least as much as the pass itself (`overhead_tokens`)."""
         first, speed = self._next(), self._model.prefill_speed
         assert first is not None
         if isinstance(first, PendingPrefill):
             context, left, rows = first.tokens - 1 - first.left, first.left, 1
         else:
             context, left, rows = first.done, first.left, len(first.rows)
-        min_tokens = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
+        min_tokens = max(_MIN_CHUNK_TOKENS, speed.overhead_tokens // rows)
         return speed.tokens_in(seconds, context) // rows >= min(left, min_tokens)
 
     def advance(
@@ -170,7 +170,7 @@ class PrefillScheduler:
         job = self._open(first, seconds, alone) if isinstance(first, PendingPrefill) else first
         rows, speed = len(job.rows), self._model.prefill_speed
         target = speed.tokens_in(seconds, job.done) // rows
-        if (job.left - target) * rows <= _SMALL_REST * speed.floor_tokens:
+        if (job.left - target) * rows <= _SMALL_REST * speed.overhead_tokens:
             target = job.left
         count = min(max(target, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
         if self._prefix_cache is not None:
@@ -226,14 +226,14 @@ class PrefillScheduler:
     def _open(self, first: PendingPrefill, seconds: float, alone: bool) -> PrefillBatch:
         """Begin a job with the first prompt, and others that can share its passes cheaply."""
         speed, layout = self._model.prefill_speed, self._model.layout
-        padding = speed.floor_tokens if layout.allows_padding else 0
+        padding = speed.overhead_tokens if layout.allows_padding else 0
         chosen = {first: self._found(first)}
         longest, done = first.tokens, chosen[first].tokens
         max_tokens = min(speed.tokens_in(seconds, done), self._max_chunk_tokens)
         others = self.pending if layout.allows_batching else []
         unfinished = len(self) - self.ready_rows
         for each in sorted(others, key=lambda each: each.due_at):
-            if not alone and longest - done > _MAX_SHARED_FLOORS * speed.floor_tokens:
+            if not alone and longest - done > _MAX_SHARED_OVERHEADS * speed.overhead_tokens:
                 break
             if each is first or abs(each.tokens - first.tokens) > padding:
                 continue
@@ -317,7 +317,7 @@ class PrefillScheduler:
             return 0
         found = pending.restore.tokens if pending.restore is not None else 0
         common = self._prefix_cache.cached_after(other.ids_to_prefill, pending.ids_to_prefill)
-        min_gain = max(_MIN_CHUNK_TOKENS, self._model.prefill_speed.floor_tokens)
+        min_gain = max(_MIN_CHUNK_TOKENS, self._model.prefill_speed.overhead_tokens)
         return common if common - found >= min_gain else 0
 
     def _forget(self, pending: PendingPrefill) -> None:

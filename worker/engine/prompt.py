@@ -11,7 +11,7 @@ from worker.answer.answer import AnswerDecoder, DeliveredLengths
 from worker.answer.model_output_format import PlainParser
 from worker.answer.parser import AnswerParser
 from worker.engine.answer_constraints import compile_constraint, tools_of
-from worker.engine.chat_template import Rendered
+from worker.engine.chat_template import RenderedPrompt
 from worker.engine.model import LoadedModel
 from worker.engine.sequence import OutputBuilder
 from worker.link.facts import SequenceOutput
@@ -83,7 +83,7 @@ def prepare(order: SubmitSequence, model: LoadedModel) -> PreparedSequence:
 
 
 def _answer(
-    order: SubmitSequence, model: LoadedModel, prompt: Rendered, max_tokens: int
+    order: SubmitSequence, model: LoadedModel, prompt: RenderedPrompt, max_tokens: int
 ) -> AnswerDecoder:
     is_chat = order.messages is not None
     opened = is_chat and model.format.opens_reasoning(prompt.end)
@@ -158,11 +158,11 @@ def _check_resume(order: SubmitSequence, prompt_tokens: int, model: LoadedModel)
             )
 
 
-def _tokenise(order: SubmitSequence, model: LoadedModel) -> Rendered:
+def _tokenise(order: SubmitSequence, model: LoadedModel) -> RenderedPrompt:
     if order.token_ids is not None:
-        return Rendered(order.token_ids, "")
+        return RenderedPrompt(order.token_ids, "")
     if order.text is not None:
-        return Rendered(list(model.tokenizer.encode(order.text)), "")
+        return RenderedPrompt(list(model.tokenizer.encode(order.text)), "")
     if model.templates is None:
         raise InvalidRequest(
             "messages: this model has no chat template; use prompt", param="messages"

@@ -32,7 +32,7 @@ class SlotWaiter:
 
 @dataclass(frozen=True, slots=True)
 class SlotHolder:
-    """A row that decodes `since` a time on the same clock, for at most `left_s` seconds more."""
+    """A decoding row: since when (on the same clock), and for how many seconds more at most."""
 
     priority: int
     since: float

@@ -17,7 +17,7 @@ from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import (
     Fact,
     PrefillAdvanced,
-    PrefixRestored,
+    PrefixReused,
     SequencePreempted,
     SequenceRejected,
     StepCompleted,
@@ -27,8 +27,8 @@ _SHORT_S = 0.005
 """On a CPU, shorter steps spend little of their time in matrix products, which use every core."""
 _PREFILL_STEPS = 7
 _MAX_STALL_RATIO = 1.3
-"""If steps are slow, prefill may take as long as 7 of them, but at most 1.3 times the allowed
-stall: each step delays all waiting prompts, and generates few tokens."""
+"""If steps are slow, prefill may take as long as 7 of them, since each step delays all waiting
+prompts and generates few tokens; but never more than 1.3 times the allowed stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StepScheduler:
         batches: of the loaded models; changed by the caller.
         send: receives outputs and prefill progress.
         activity: records the model and sequences of the current work.
-        max_decode_stall_s: how long prefill may keep decoding rows from their next token; up to
+        max_decode_stall_s: how long prefill may delay the next token of decoding rows; up to
             `_MAX_STALL_RATIO` times as long if steps are slow.
         evaluates_ahead: start evaluating a step before the tokens of the last one are read.
     """
@@ -283,7 +283,7 @@ class StepScheduler:
         on_pass(self._sequence_ids(model))
         self._report(batch.prefill(seconds, on_pass))
         for sequence, tokens in batch.take_restored():
-            self._send(PrefixRestored(sequence, tokens))
+            self._send(PrefixReused(sequence, tokens))
         self._send_first_tokens(batch)
         self._activity.end()
 

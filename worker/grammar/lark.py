@@ -8,7 +8,7 @@ _SPECIAL = frozenset("\\.+*?()|[]{}^$/&~")
 
 
 @dataclass(slots=True)
-class GrammarBuilder:
+class LarkGrammarBuilder:
     """Rules of a grammar, and nested grammars to which they refer as `@name`."""
 
     lines: list[str] = field(default_factory=list)

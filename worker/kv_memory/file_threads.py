@@ -43,7 +43,7 @@ class BlockFolderUnusable:
 
 @dataclass(frozen=True, slots=True)
 class BlockWritten:
-    """References the content, so that the receiving thread frees the content, not a file thread."""
+    """Holds the content, so that the receiving thread frees its memory instead of a file thread."""
 
     write: WriteBlock
     file_bytes: int
@@ -51,13 +51,13 @@ class BlockWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockWriteFailed:
+class BlockWriteFailure:
     write: WriteBlock
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class BlockDeleteFailed:
+class BlockDeleteFailure:
     delete: DeleteBlock
     reason: str
 
@@ -70,7 +70,7 @@ class BlockRead:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockReadFailed:
+class BlockReadFailure:
     """`broken`: the file exists, but its content is not what was written."""
 
     name: BlockFileName
@@ -82,10 +82,10 @@ Result = (
     BlockFolderScanned
     | BlockFolderUnusable
     | BlockWritten
-    | BlockWriteFailed
-    | BlockDeleteFailed
+    | BlockWriteFailure
+    | BlockDeleteFailure
     | BlockRead
-    | BlockReadFailed
+    | BlockReadFailure
 )
 
 
@@ -140,7 +140,7 @@ class BlockFileThreads:
                     try:
                         self._folder.delete(order.name)
                     except OSError as error:
-                        self._put(BlockDeleteFailed(order, _reason(error)))
+                        self._put(BlockDeleteFailure(order, _reason(error)))
         self._folder.close()
 
     def _open(self) -> None:
@@ -159,7 +159,7 @@ class BlockFileThreads:
             file_bytes = self._folder.write(order.name, order.content)
             return BlockWritten(order, file_bytes, self._folder.count_written(file_bytes))
         except OSError as error:
-            return BlockWriteFailed(order, _reason(error))
+            return BlockWriteFailure(order, _reason(error))
 
     def _read(self) -> None:
         while (name := self._reads.get()) is not None:
@@ -168,11 +168,11 @@ class BlockFileThreads:
                 content = self._folder.read(name)
                 self._put(BlockRead(name, content, time.perf_counter() - began_at))
             except FileNotFoundError:
-                self._put(BlockReadFailed(name, "it is gone", broken=False))
+                self._put(BlockReadFailure(name, "it is gone", broken=False))
             except OSError as error:
-                self._put(BlockReadFailed(name, _reason(error), broken=False))
+                self._put(BlockReadFailure(name, _reason(error), broken=False))
             except BrokenBlockError as error:
-                self._put(BlockReadFailed(name, str(error), broken=True))
+                self._put(BlockReadFailure(name, str(error), broken=True))
 
 
 def _reason(error: OSError) -> str:

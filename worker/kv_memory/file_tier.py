@@ -11,13 +11,13 @@ from worker.kv_memory.block import Block, BlockKey, Kind
 from worker.kv_memory.block_file import BlockContent, BlockFileName, size_of
 from worker.kv_memory.block_tree import BlockTree
 from worker.kv_memory.file_threads import (
-    BlockDeleteFailed,
+    BlockDeleteFailure,
     BlockFileThreads,
     BlockFolderScanned,
     BlockFolderUnusable,
     BlockRead,
-    BlockReadFailed,
-    BlockWriteFailed,
+    BlockReadFailure,
+    BlockWriteFailure,
     BlockWritten,
     DeleteBlock,
     Result,
@@ -185,11 +185,11 @@ class FileTier:
                 self.written_today = result.written_today
                 self.statistics.written += 1
                 self.statistics.written_bytes += result.file_bytes
-            case BlockWriteFailed():
+            case BlockWriteFailure():
                 self._finish_write(result.write, 0)
                 self.statistics.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
-            case BlockDeleteFailed():
+            case BlockDeleteFailure():
                 self.held_bytes += result.delete.file_bytes  # the file still takes disk space
                 self.statistics.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
@@ -198,7 +198,7 @@ class FileTier:
                 self.statistics.read_bytes += sum(t.data.nbytes for t in result.content.tensors)
                 self.statistics.read_s += result.seconds
                 return self._finish_read(result.name, result.content)
-            case BlockReadFailed():
+            case BlockReadFailure():
                 logger.warning(
                     "a block of the KV cache is computed again: %s: %s", result.name, result.reason
                 )

@@ -61,7 +61,7 @@ class PrefillStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixRestored:
+class PrefixReused:
     """The first `tokens` tokens of a sequence were in KV memory."""
 
     sequence: int
@@ -240,7 +240,7 @@ Fact = (
     | ModelLoaded
     | ModelFailed
     | PrefillStarted
-    | PrefixRestored
+    | PrefixReused
     | SequenceCached
     | CachedSequencesMeasured
     | PrefillAdvanced

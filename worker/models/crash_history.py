@@ -42,7 +42,7 @@ class _History:
         self.kills = [at for at in self.kills if at >= time]
 
 
-class CrashVerdict(NamedTuple):
+class CrashBlame(NamedTuple):
     """The conclusion from one more crash.
 
     Attributes:
@@ -70,7 +70,7 @@ class CrashHistory:
         requests: Collection[RequestKey],
         newcomers: Collection[RequestKey],
         now: float,
-    ) -> CrashVerdict:
+    ) -> CrashBlame:
         """Record the crash of an engine that was busy with a model.
 
         Args:
@@ -83,25 +83,25 @@ class CrashHistory:
         always_present = frozenset.intersection(*(crash.requests for crash in history.crashes))
         suspects = always_present & frozenset(newcomers) or always_present
         if len(history.blamed) >= _MAX_BLAMED_REQUESTS:
-            return CrashVerdict(model_failed=True)
+            return CrashBlame(model_failed=True)
         if len(history.crashes) < _BLAMED_AFTER_CRASHES:
-            return CrashVerdict(False, suspects)
+            return CrashBlame(False, suspects)
         if not always_present:
-            return CrashVerdict(model_failed=True)
+            return CrashBlame(model_failed=True)
         history.crashes.clear()
         history.blamed.append(now)
-        return CrashVerdict(False, suspects)
+        return CrashBlame(False, suspects)
 
     def is_suspect(self, model: ModelId, request: RequestKey) -> bool:
         """Whether a request was involved in a crash for which no request is blamed."""
         history = self._histories.get(model)
         return history is not None and any(request in each.requests for each in history.crashes)
 
-    def record_kill(self, model: ModelId, now: float) -> CrashVerdict:
+    def record_kill(self, model: ModelId, now: float) -> CrashBlame:
         """Record that an engine was killed from outside while it loaded a model."""
         history = self._of(model, now)
         history.kills.append(now)
-        return CrashVerdict(model_failed=len(history.kills) >= _MAX_KILLS)
+        return CrashBlame(model_failed=len(history.kills) >= _MAX_KILLS)
 
     def loaded(self, model: ModelId) -> None:
         """Drop the kills of a model that generated its first token."""

@@ -10,7 +10,7 @@ from shared.settings import ClusterSettings
 from worker.engine_process.process import EngineProcess
 from worker.memory.guard import MemoryGuard
 from worker.models.eviction import expired, idle_models
-from worker.models.loader import ModelLoadCoordinator
+from worker.models.loader import WorkerModelLoader
 from worker.models.memory_capacity import ModelMemoryManager
 from worker.models.worker_models import WorkerModel, WorkerModels
 
@@ -50,7 +50,7 @@ class ModelLifecycle:
             idle=self._idle,
             unload=self._unload,
         )
-        self.loader = ModelLoadCoordinator(
+        self.loader = WorkerModelLoader(
             self._settings,
             self.catalogue,
             engines,

@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 _RETRY_AFTER_S = 30.0
 
 
-class ModelLoadCoordinator:
+class WorkerModelLoader:
     """Changes the states of the models of the catalogue.
 
     Args:

@@ -19,7 +19,7 @@ class PeerDownloadFailed(Exception):
     """A peer did not send what it offered; the message is for logs."""
 
 
-class Peer:
+class FilePeer:
     """Another worker, and its offer.
 
     Attributes:
@@ -38,7 +38,7 @@ class Peer:
         """Yield the pieces of a content from byte `begin` on. The caller verifies them.
 
         Raises:
-            PeerFailed: the peer sends nothing, or the transfer ends early.
+            PeerDownloadFailed: the peer sends nothing, or the transfer ends early.
         """
         try:
             connection = self._connect()

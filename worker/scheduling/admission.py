@@ -13,7 +13,7 @@ from shared.messages.worker_report import QueueStatus
 from shared.request_queue import PriorityQueue
 from shared.settings.worker import RequestQueueSettings as RequestQueueSettings
 from shared.settings.worker import WorkerSettings
-from worker.engine_process.core_allocator import CoreAllocator, shared_cores
+from worker.engine_process.blas_threads import BlasThreadAllocator, shared_cores
 from worker.engine_process.process import EngineProcess
 from worker.models.worker_models import WorkerModels
 from worker.requests.active_request import ActiveRequest
@@ -75,7 +75,7 @@ class AdmissionQueue:
         self._prefixes = PrefixChainSet()  # of running requests
         self._engines = engines
         self._selection = EngineSelector(engines, self._max_sequences)
-        self._threads = CoreAllocator(engines, shared_cores(settings.engines))
+        self._threads = BlasThreadAllocator(engines, shared_cores(settings.engines))
         self._costs = costs
         self._prefetch_planner = PrefetchAssignments()
         self._quarantine = SuspectAdmission()

@@ -14,7 +14,7 @@ from shared.messages.model_status import ModelStatus
 from shared.messages.stream import ErrorDetails
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from shared.settings.tree import ClusterSettings
-from worker.engine_process.core_allocator import shared_cores
+from worker.engine_process.blas_threads import shared_cores
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.link.facts import (
@@ -23,7 +23,7 @@ from worker.link.facts import (
     Fact,
     PrefillAdvanced,
     PrefillStarted,
-    PrefixRestored,
+    PrefixReused,
     SequenceCached,
     SequencePreempted,
     SequenceRejected,
@@ -343,7 +343,7 @@ class RequestScheduler:
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
                     request.start_choice(choice, fact.prompt_tokens)
-            case PrefixRestored():
+            case PrefixReused():
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
                     request.restore_choice(choice, fact.tokens)

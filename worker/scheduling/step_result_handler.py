@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from shared.messages.stream import DoneMessage
-from worker.engine_process.core_allocator import ThroughputMeter
+from worker.engine_process.blas_threads import ThroughputMeter
 from worker.link.facts import SequenceOutput
 from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest

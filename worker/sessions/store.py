@@ -9,7 +9,7 @@ from shared.errors import RequestError
 from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.conversation import Turn
-from shared.settings.kv_cache import SessionsSettings
+from shared.settings.kv_cache import SessionRetentionSettings
 from worker.link.facts import CachedSequenceMeasurements, SequenceCached
 from worker.link.orders import EvictCachedSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest
@@ -33,7 +33,7 @@ class SessionStore:
 
     def __init__(
         self,
-        settings: SessionsSettings,
+        settings: SessionRetentionSettings,
         files: SessionFiles,
         send: Send,
         *,
@@ -54,7 +54,7 @@ class SessionStore:
             self._add(session)
         self.tick()
 
-    def configure(self, settings: SessionsSettings) -> None:
+    def configure(self, settings: SessionRetentionSettings) -> None:
         """Apply other limits from the next `tick` on."""
         self._settings = settings
 

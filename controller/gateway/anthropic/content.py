@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.messages.conversation import MAX_CALLS
 
 CacheControl = dict[str, Any]
@@ -20,14 +20,14 @@ _OtherType = Literal[
 ]  # fmt: skip
 
 
-class TextBlock(ExternalInput):
+class TextBlock(StrictInput):
     type: Literal["text"]
     text: str
     cache_control: CacheControl | None = None
     citations: Annotated[list[Any], Field(fail_fast=True)] | None = None
 
 
-class UnsupportedBlock(ExternalInput):
+class UnsupportedBlock(StrictInput):
     """A block of a known type that is not supported."""
 
     model_config = ConfigDict(extra="allow")
@@ -35,7 +35,7 @@ class UnsupportedBlock(ExternalInput):
     type: _OtherType
 
 
-class ThinkingBlock(ExternalInput):
+class ThinkingBlock(StrictInput):
     """Reasoning that clients send back; the signature is not checked."""
 
     type: Literal["thinking"]
@@ -44,7 +44,7 @@ class ThinkingBlock(ExternalInput):
     cache_control: CacheControl | None = None
 
 
-class RedactedThinkingBlock(ExternalInput):
+class RedactedThinkingBlock(StrictInput):
     """Encrypted reasoning of Anthropic's service, which is dropped."""
 
     type: Literal["redacted_thinking"]
@@ -52,7 +52,7 @@ class RedactedThinkingBlock(ExternalInput):
     cache_control: CacheControl | None = None
 
 
-class ToolUseBlock(ExternalInput):
+class ToolUseBlock(StrictInput):
     type: Literal["tool_use"]
     id: _CallId
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -66,7 +66,7 @@ class ToolUseBlock(ExternalInput):
         return {"id": self.id, "type": "function", "function": function}
 
 
-class ToolResultBlock(ExternalInput):
+class ToolResultBlock(StrictInput):
     type: Literal["tool_result"]
     tool_use_id: _CallId
     content: str | Annotated[list[TextBlock | UnsupportedBlock], Field(fail_fast=True)] | None = (
@@ -97,7 +97,7 @@ _Blocks = Annotated[
 ]
 
 
-class Turn(ExternalInput):
+class Turn(StrictInput):
     """A message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
@@ -157,11 +157,11 @@ class Turn(ExternalInput):
         return message
 
     @property
-    def _blocks(self) -> Sequence[ExternalInput]:
+    def _blocks(self) -> Sequence[StrictInput]:
         return self.content if isinstance(self.content, list) else ()
 
 
-def text_of(content: str | Sequence[ExternalInput]) -> str:
+def text_of(content: str | Sequence[StrictInput]) -> str:
     """Return the text of a message, a system prompt, or a tool result."""
     if isinstance(content, str):
         return content

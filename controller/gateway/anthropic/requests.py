@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 from controller.gateway.affinity import derived_affinity
 from controller.gateway.anthropic.content import TextBlock, Turn, text_of
 from controller.gateway.anthropic.tools import ClientTool, ServerTool, ToolChoice, Tools
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.messages.base import PriorityName
 from shared.messages.request import (
     MaxTokens,
@@ -28,18 +28,18 @@ _BILLING = "x-anthropic-billing-header:"
 this line would never be found in the prefix cache."""
 
 
-class Metadata(ExternalInput):
+class Metadata(StrictInput):
     user_id: Annotated[str, Field(max_length=1024)] | None = None
 
 
-class Thinking(ExternalInput):
+class Thinking(StrictInput):
     model_config = ConfigDict(extra="allow")
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: ThinkingBudget | None = None
 
 
-class OutputFormat(ExternalInput):
+class OutputFormat(StrictInput):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
@@ -49,12 +49,12 @@ class OutputFormat(ExternalInput):
         return self
 
 
-class OutputConfig(ExternalInput):
+class OutputConfig(StrictInput):
     effort: ReasoningEffort | None = None
     format: OutputFormat | None = None
 
 
-class _Conversation(ExternalInput):
+class _Conversation(StrictInput):
     """Fields of requests for an answer and for a token count."""
 
     model: ModelName = Field(description="A model, a skill or an alias.", examples=["chat"])

@@ -4,13 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.messages.tools import MAX_TOOLS, ToolName
 
 _CLIENT_TAG, _SERVER_TAG = "", "of Anthropic's own"
 
 
-class ClientTool(ExternalInput):
+class ClientTool(StrictInput):
     """A tool that the caller runs."""
 
     name: ToolName
@@ -31,7 +31,7 @@ class ClientTool(ExternalInput):
         return {"type": "function", "function": function}
 
 
-class ServerTool(ExternalInput):
+class ServerTool(StrictInput):
     """A tool that Anthropic's service runs, or whose schema only its models know."""
 
     model_config = ConfigDict(extra="allow")
@@ -52,7 +52,7 @@ Tool = Annotated[
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-class ToolChoice(ExternalInput):
+class ToolChoice(StrictInput):
     type: Literal["auto", "any", "tool", "none"]
     name: ToolName | None = None
     disable_parallel_tool_use: bool | None = None

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.messages.conversation import MAX_CALLS
 from shared.messages.tools import CalledFunction, ToolCall
 
@@ -18,7 +18,7 @@ _SHARED_FIELDS = {"role", "name", "tool_calls", "tool_call_id"}
 _REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning")
 
 
-class Part(ExternalInput):
+class Part(StrictInput):
     """One part of a message: text, or reasoning as some clients send it back. Other types are not
     supported yet."""
 
@@ -47,7 +47,7 @@ class Part(ExternalInput):
         return self.thinking or self.text or "" if self.type in _REASONING_TYPES else ""
 
 
-class ReasoningDetail(ExternalInput):
+class ReasoningDetail(StrictInput):
     """A part of the reasoning, in the format of routers such as OpenRouter."""
 
     model_config = ConfigDict(extra="allow")
@@ -72,7 +72,7 @@ class ResentToolCall(ToolCall):
 _Calls = Annotated[list[ResentToolCall], Field(max_length=MAX_CALLS, fail_fast=True)]
 
 
-class ChatMessage(ExternalInput):
+class ChatMessage(StrictInput):
     """A message, also one of the assistant that clients send back: with reasoning as
     `reasoning_content`, `reasoning`, `reasoning_details` or parts of the content, and with the
     content that OpenAI's client parsed as `parsed`."""

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from controller.gateway.affinity import derived_affinity
 from controller.gateway.openai.messages import ChatMessage, Objects, Short
 from controller.gateway.request_body import NoneAlias
-from shared.codec import ExternalInput, TemplateValues
+from shared.codec import StrictInput, TemplateValues
 from shared.messages.base import PriorityName
 from shared.messages.conversation import continuation_problem
 from shared.messages.request import (
@@ -54,12 +54,12 @@ _SHARED_CHAT_FIELDS = {
 _Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-class StreamOptions(ExternalInput):
+class StreamOptions(StrictInput):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class _CompletionFields(ExternalInput):
+class _CompletionFields(StrictInput):
     """Fields of both APIs."""
 
     model: ModelName | None = Field(

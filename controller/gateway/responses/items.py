@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import orjson
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 from shared.errors import RequestError
 from shared.messages.conversation import MAX_CALLS
 
@@ -48,7 +48,7 @@ PlainObject = Annotated[dict[str, Any], AfterValidator(_serialisable)]
 PlainList = Annotated[list[Any], Field(fail_fast=True), AfterValidator(_serialisable)]
 
 
-class UninterpretedObject(ExternalInput, extra="allow"):
+class UninterpretedObject(StrictInput, extra="allow"):
     """An object of a type that is not supported, with all its fields."""
 
     type: Annotated[str, Field(min_length=1, max_length=256)]
@@ -77,7 +77,7 @@ _TAGS: dict[str, str] = {
 }
 
 
-class Part(ExternalInput):
+class Part(StrictInput):
     """One part of a message or a tool result; only text is supported."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "input_image", "input_file",
@@ -95,7 +95,7 @@ class Part(ExternalInput):
 _Parts = Annotated[list[Part], Field(fail_fast=True)]
 
 
-class MessageItem(ExternalInput):
+class MessageItem(StrictInput):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | _Parts
     type: Literal["message"] = "message"
@@ -104,7 +104,7 @@ class MessageItem(ExternalInput):
     phase: str | None = None
 
 
-class FunctionCallItem(ExternalInput):
+class FunctionCallItem(StrictInput):
     type: Literal["function_call"]
     call_id: _CallId
     name: _Name
@@ -114,7 +114,7 @@ class FunctionCallItem(ExternalInput):
     status: _Status | None = None
 
 
-class CustomCallItem(ExternalInput):
+class CustomCallItem(StrictInput):
     type: Literal["custom_tool_call"]
     call_id: _CallId
     name: _Name
@@ -124,7 +124,7 @@ class CustomCallItem(ExternalInput):
     status: _Status | None = None
 
 
-class CallOutputItem(ExternalInput):
+class CallOutputItem(StrictInput):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: _CallId
     output: str | _Parts
@@ -132,7 +132,7 @@ class CallOutputItem(ExternalInput):
     status: _Status | None = None
 
 
-class ReasoningItem(ExternalInput):
+class ReasoningItem(StrictInput):
     type: Literal["reasoning"]
     id: _Id | None = None
     summary: _Parts | None = None
@@ -141,7 +141,7 @@ class ReasoningItem(ExternalInput):
     status: _Status | None = None
 
 
-class ReferenceItem(ExternalInput):
+class ReferenceItem(StrictInput):
     """An item of a stored response, by its id."""
 
     type: Literal["item_reference"]
@@ -181,7 +181,7 @@ def joined(content: str | Sequence[Part]) -> str:
     return _PART_SEPARATOR.join(part.text or part.refusal or "" for part in content if part.is_text)
 
 
-def unsupported(items: Sequence[ExternalInput]) -> Iterator[str]:
+def unsupported(items: Sequence[StrictInput]) -> Iterator[str]:
     """Yield the paths of unsupported parts, relative to the list of items."""
     for index, item in enumerate(items):
         name = "content" if isinstance(item, MessageItem) else "output"

@@ -14,13 +14,13 @@ from controller.gateway.responses.items import (
     unpack,
 )
 from controller.gateway.responses.tool_names import flat_name, wrapped_input
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 
 MAX_REASONING_BYTES = 2_000_000
 """Maximum size of all unpacked reasoning of a conversation."""
 
 
-def messages_of(items: Sequence[ExternalInput]) -> list[dict[str, Any]]:
+def messages_of(items: Sequence[StrictInput]) -> list[dict[str, Any]]:
     """Return messages; consecutive reasoning, text and calls become one message of the assistant.
 
     Raises:
@@ -53,7 +53,7 @@ class _MessageBuilder:
         self._assistant = _AssistantMessage()
         self._remaining_bytes = MAX_REASONING_BYTES
 
-    def add(self, item: ExternalInput) -> None:
+    def add(self, item: StrictInput) -> None:
         """Add an item. A model's answer has reasoning first and calls last: an item out of this
         order begins another message."""
         match item:

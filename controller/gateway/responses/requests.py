@@ -17,7 +17,7 @@ from controller.gateway.responses.items import (
 from controller.gateway.responses.messages import messages_of
 from controller.gateway.responses.tool_names import ToolNameMap, flat_name
 from controller.gateway.responses.tools import Tools, cluster_tools, ignored_tools
-from shared.codec import ExternalInput, TemplateValues
+from shared.codec import StrictInput, TemplateValues
 from shared.messages.base import PriorityName
 from shared.messages.request import (
     REST_OF_CONTEXT,
@@ -41,18 +41,18 @@ _ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class ChosenTool(ExternalInput):
+class ChosenTool(StrictInput):
     type: Literal["function", "custom"]
     name: ToolName
 
 
-class Reasoning(ExternalInput):
+class Reasoning(StrictInput):
     effort: ReasoningEffort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(ExternalInput):
+class TextFormat(StrictInput):
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
@@ -73,16 +73,16 @@ class TextFormat(ExternalInput):
         return {"type": "json_schema", "json_schema": schema}
 
 
-class TextConfig(ExternalInput):
+class ResponseTextConfig(StrictInput):
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
-class StreamOptions(ExternalInput):
+class StreamOptions(StrictInput):
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(ExternalInput):
+class ResponsesRequest(StrictInput):
     """`POST /v1/responses`."""
 
     model: ModelName | None = Field(
@@ -100,7 +100,7 @@ class ResponsesRequest(ExternalInput):
     )
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
-    text: TextConfig | None = None
+    text: ResponseTextConfig | None = None
     include: Annotated[list[_Short], Field(max_length=64, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -167,7 +167,7 @@ class ResponsesRequest(ExternalInput):
             return [MessageItem(role="user", content=self.input)]
         return list(self.input)
 
-    def with_input(self, items: Sequence[ExternalInput]) -> "ResponsesRequest":
+    def with_input(self, items: Sequence[StrictInput]) -> "ResponsesRequest":
         """Return a copy of the request with other input items."""
         return self.model_copy(update={"input": list(items)})
 

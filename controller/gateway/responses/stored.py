@@ -16,7 +16,7 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.responses.items import Item, ReferenceItem
 from shared.bus import ObjectStore
-from shared.codec import ExternalInput, decode_object
+from shared.codec import StrictInput, decode_object
 from shared.errors import (
     BusError,
     ClusterError,
@@ -173,7 +173,7 @@ class ResponseStore:
                 raise _with_param("previous_response_id", error) from None
         previous_item_ids = frozenset(item["id"] for item in previous)
         read: dict[str, dict[str, Any]] = {}
-        new: list[ExternalInput | dict[str, Any]] = []
+        new: list[StrictInput | dict[str, Any]] = []
         for index, item in enumerate(items):
             if not isinstance(item, ReferenceItem):
                 new.append(item)

@@ -11,7 +11,7 @@ from controller.gateway.responses.items import (
     Part,
     ReasoningItem,
 )
-from shared.codec import ExternalInput
+from shared.codec import StrictInput
 
 _PREFIXES = {
     "message": "msg",
@@ -24,7 +24,7 @@ _PREFIXES = {
 
 
 def stored_input(
-    items: Sequence[ExternalInput], unique: str, previous_ids: Iterable[str]
+    items: Sequence[StrictInput], unique: str, previous_ids: Iterable[str]
 ) -> list[dict[str, Any]]:
     """Return the input items of a request, each with an id that is unique in the conversation.
 
@@ -55,7 +55,7 @@ def stored_output(item: dict[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def _stored(item: ExternalInput) -> dict[str, Any]:
+def _stored(item: StrictInput) -> dict[str, Any]:
     stored = item.model_dump(exclude_none=True)
     match item:
         case MessageItem():

@@ -17,7 +17,7 @@ INPUT = "input"
 
 
 @dataclass(frozen=True, slots=True)
-class ToolIdentity:
+class DeclaredTool:
     """A tool as the caller defined it."""
 
     kind: Kind
@@ -28,12 +28,12 @@ class ToolIdentity:
 class ToolNameMap:
     """Finds tools by the names that the model uses."""
 
-    def __init__(self, tools: Iterable[ToolIdentity]) -> None:
+    def __init__(self, tools: Iterable[DeclaredTool]) -> None:
         self._tools = {flat_name(tool.name, tool.namespace): tool for tool in tools}
 
-    def find(self, name: str) -> ToolIdentity:
+    def find(self, name: str) -> DeclaredTool:
         """Return the tool; a function of this name if the caller defined no such tool."""
-        return self._tools.get(name, ToolIdentity("function", name))
+        return self._tools.get(name, DeclaredTool("function", name))
 
 
 def flat_name(name: str, namespace: str | None) -> str:

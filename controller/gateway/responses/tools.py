@@ -6,15 +6,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from controller.gateway.responses.items import PlainObject, UninterpretedObject
-from controller.gateway.responses.tool_names import INPUT, ToolIdentity, flat_name
-from shared.codec import ExternalInput
+from controller.gateway.responses.tool_names import INPUT, DeclaredTool, flat_name
+from shared.codec import StrictInput
 from shared.messages.tools import MAX_TOOLS, ToolName
 
 _Schema = dict[str, Any] | None
 _SUPPORTED = ("function", "custom", "namespace")
 
 
-class FunctionTool(ExternalInput):
+class FunctionTool(StrictInput):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
@@ -22,7 +22,7 @@ class FunctionTool(ExternalInput):
     strict: bool | None = None
 
 
-class CustomTool(ExternalInput):
+class CustomTool(StrictInput):
     """A tool that takes free text. A grammar in `format` is not enforced."""
 
     type: Literal["custom"]
@@ -31,7 +31,7 @@ class CustomTool(ExternalInput):
     format: PlainObject | None = None
 
 
-class NamespaceTool(ExternalInput):
+class NamespaceTool(StrictInput):
     """A group of tools with a common name."""
 
     type: Literal["namespace"]
@@ -66,7 +66,7 @@ NamespaceTool.model_rebuild()
 
 def cluster_tools(
     tools: list[Any], namespace: str | None = None
-) -> Iterator[tuple[ToolIdentity, dict[str, Any]]]:
+) -> Iterator[tuple[DeclaredTool, dict[str, Any]]]:
     """Yield each tool that the model gets, as the caller defined it and in the cluster's format."""
     for tool in tools:
         match tool:
@@ -84,7 +84,7 @@ def cluster_tools(
                 yield from cluster_tools(tool.tools, tool.name)
 
 
-def echoed_tool(tool: ExternalInput) -> dict[str, Any]:
+def echoed_tool(tool: StrictInput) -> dict[str, Any]:
     """Return a tool of the request as the response repeats it."""
     echoed = tool.model_dump(exclude_none=True)
     defaults = {"parameters": None, "strict": None}
@@ -106,8 +106,8 @@ def _cluster_tool(
     kind: Literal["function", "custom"],
     namespace: str | None,
     function: dict[str, Any],
-) -> tuple[ToolIdentity, dict[str, Any]]:
-    caller_tool = ToolIdentity(kind, tool.name, namespace)
+) -> tuple[DeclaredTool, dict[str, Any]]:
+    caller_tool = DeclaredTool(kind, tool.name, namespace)
     described = {"name": flat_name(tool.name, namespace), "description": tool.description}
     defined = {name: value for name, value in (described | function).items() if value is not None}
     return caller_tool, {"type": "function", "function": defined}

@@ -53,7 +53,7 @@ class ServiceManager(Protocol):
         """Return where the logs of a service are: files, or a command."""
 
 
-class Launchd:
+class LaunchdCommands:
     name: ServiceManagerName = "launchd"
     tool = "launchctl"
 
@@ -109,7 +109,7 @@ class Launchd:
         return f"{self._domain(account, level)}/{label}"
 
 
-class Systemd:
+class SystemdCommands:
     name: ServiceManagerName = "systemd"
     tool = "systemctl"
 
@@ -166,9 +166,9 @@ _SLACK_S = 5.0
 
 def supervisor_named(name: ServiceManagerName) -> ServiceManager:
     if name == "launchd":
-        return Launchd()
+        return LaunchdCommands()
     config = os.environ.get("XDG_CONFIG_HOME")
-    return Systemd(Path(config) if config else None)
+    return SystemdCommands(Path(config) if config else None)
 
 
 def local_supervisor() -> ServiceManager:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from controller.gateway.responses.items import pack, unpack
 from controller.gateway.responses.output import Event, OutputItems
 from controller.gateway.responses.tool_names import (
-    ToolIdentity,
+    DeclaredTool,
     ToolNameMap,
     flat_name,
     wrapped_input,
@@ -26,9 +26,9 @@ _ITEM: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
 _PATCH = '*** Begin\n+é "x" \\ 東京\n'
 NAMES = ToolNameMap(
     [
-        ToolIdentity("function", "look"),
-        ToolIdentity("custom", "patch"),
-        ToolIdentity("function", "a", "mcp"),
+        DeclaredTool("function", "look"),
+        DeclaredTool("custom", "patch"),
+        DeclaredTool("function", "a", "mcp"),
     ]
 )
 

@@ -11,7 +11,7 @@ from controller.intake.request_handler import ClientMessageHandler
 from controller.intake.validation import read_request, rejection
 from controller.requests.request import TrackedRequest
 from shared.bus import IncomingMessage
-from shared.errors import InvalidRequest, RequestError, RequestTimedOut
+from shared.errors import BusTimeout, InvalidRequest, RequestError
 from shared.ids import ModelId, SkillName
 from shared.messages.request import default_seed
 from shared.settings import ClusterSettings
@@ -147,7 +147,7 @@ async def test_what_came_before_the_leader_is_served_by_it_in_order(
 async def test_a_question_that_came_before_the_leader_is_answered_by_it(
     cluster: Running, handler: ClientMessageHandler, serve: Serve
 ) -> None:
-    with pytest.raises(RequestTimedOut):
+    with pytest.raises(BusTimeout):
         await cluster.bus.request("mlx.health.cluster", b"", timeout_s=0.1)
     inbox = cluster.bus.new_inbox()
     answers: list[IncomingMessage] = []

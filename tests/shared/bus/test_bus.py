@@ -8,7 +8,7 @@ import pytest
 
 from shared.bus import Bus, IncomingMessage
 from shared.bus.service import Endpoint, MicroService
-from shared.errors import BusError, NoResponders, PayloadTooLarge, RequestTimedOut
+from shared.errors import BusError, BusTimeout, NoResponders, PayloadTooLarge
 from shared.settings.nats import NatsSettings
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ async def test_a_request_that_nobody_hears_fails_at_once(bus: Bus) -> None:
 
 async def test_a_request_that_is_heard_but_not_answered_times_out(bus: Bus) -> None:
     messages = await collect(bus, "t.silent")
-    with pytest.raises(RequestTimedOut, match=r"no answer on t\.silent within 0\.05 s"):
+    with pytest.raises(BusTimeout, match=r"no answer on t\.silent within 0\.05 s"):
         await bus.request("t.silent", b"", timeout_s=0.05)
     assert (await next_of(messages)).reply
 

@@ -8,7 +8,7 @@ import pytest
 
 from shared.bus import Bus, IncomingMessage
 from shared.client import connect
-from shared.errors import BusPermissionDenied, RequestTimedOut
+from shared.errors import BusPermissionDenied, BusTimeout
 from shared.settings.nats import NatsSettings
 from tests.processes import NatsProcess
 
@@ -69,7 +69,7 @@ async def test_a_missing_answer_is_still_only_missing(bus: Bus) -> None:
         pass
 
     await bus.subscribe("allowed.question", keep_quiet)
-    with pytest.raises(RequestTimedOut):
+    with pytest.raises(BusTimeout):
         await bus.request("allowed.question", b"", timeout_s=0.05)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.client.assembler import Assembler
+from shared.client.assembler import StreamAssembler
 from shared.errors import StreamFailed
 from shared.ids import RequestId, WorkerId
 from shared.messages.stream import (
@@ -40,12 +40,12 @@ def failed(code: str, attempt: int = 0) -> FailedMessage:
     return FailedMessage(ID, attempt, MAC, ErrorDetails(code, "it ended"))
 
 
-def tokens(assembler: Assembler, *messages: StreamMessage) -> list[int]:
+def tokens(assembler: StreamAssembler, *messages: StreamMessage) -> list[int]:
     return [t for m in messages for output in assembler.take(m) for t in output.token_ids]
 
 
 def test_a_stream_goes_from_accepted_to_done() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     assert not stream.received_any
     stream.take(StatusMessage(ID, 0, None, "accepted", seed=7))
     assert (stream.received_any, stream.status, stream.seed, stream.worker) == (
@@ -65,7 +65,7 @@ def test_a_stream_goes_from_accepted_to_done() -> None:
 
 
 def test_a_chunk_that_overlaps_is_an_error_because_its_text_cannot_be_cut() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     stream.take(chunk(0, 1, 2))
     with pytest.raises(StreamFailed, match="do not fit together") as caught:
         stream.take(chunk(1, 2, 3))
@@ -73,7 +73,7 @@ def test_a_chunk_that_overlaps_is_an_error_because_its_text_cannot_be_cut() -> N
 
 
 def test_the_text_of_a_repeated_chunk_without_tokens_is_dropped() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     stream.take(chunk(0, 1))
     last = ChunkMessage(ID, 0, MAC, ChoiceOutput(0, 1, [], "held back", finish_reason="length"))
     assert [output.text for message in (last, last) for output in stream.take(message)] == [
@@ -82,7 +82,7 @@ def test_the_text_of_a_repeated_chunk_without_tokens_is_dropped() -> None:
 
 
 def test_what_comes_early_waits_and_what_is_missing_is_known() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     assert tokens(stream, chunk(0, 1), chunk(2, 3), chunk(4, 5)) == [1]
     assert stream.missing_from == 1
     assert tokens(stream, chunk(3, 4)) == []
@@ -91,7 +91,7 @@ def test_what_comes_early_waits_and_what_is_missing_is_known() -> None:
 
 
 def test_an_end_before_its_tokens_waits_for_them() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     last = replace(OUTPUT, index=2, token_ids=[3], finish_reason="stop")
     assert tokens(stream, chunk(0, 1), done(last, tokens=3)) == [1]
     assert not stream.done and stream.missing_from == 1
@@ -100,7 +100,7 @@ def test_an_end_before_its_tokens_waits_for_them() -> None:
 
 
 def test_an_end_that_counts_more_tokens_than_came_waits_for_them() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     assert tokens(stream, chunk(0, 1), done(tokens=2)) == [1]
     assert not stream.done and stream.missing_from == 1 == stream.resend_from
     assert tokens(stream, chunk(1, 2)) == [2]
@@ -114,7 +114,7 @@ def said(choice: int, index: int, text: str = "", *token_ids: int) -> ChunkMessa
 
 
 def test_an_end_before_the_last_word_of_another_choice_waits_for_it() -> None:
-    stream = Assembler(ID, choices=2)
+    stream = StreamAssembler(ID, choices=2)
     last_word = said(0, 1, "held back")
     tokens(stream, chunk(0, 1), chunk(0, 9, choice=1))
     stream.take(done(said(1, 1).output, tokens=2))
@@ -124,7 +124,7 @@ def test_an_end_before_the_last_word_of_another_choice_waits_for_it() -> None:
 
 
 def test_an_end_waits_for_a_choice_of_which_nothing_came_though_it_has_no_tokens() -> None:
-    stream = Assembler(ID, choices=3)
+    stream = StreamAssembler(ID, choices=3)
     tokens(stream, chunk(0, 1), said(0, 1))
     stream.take(done(said(2, 0).output, tokens=1))
     assert not stream.done and stream.missing_from == 0
@@ -134,7 +134,7 @@ def test_an_end_waits_for_a_choice_of_which_nothing_came_though_it_has_no_tokens
 
 def test_who_ends_a_stream_need_not_know_all_that_came() -> None:
     """A controller that hears of a cancel between two workers."""
-    stream = Assembler(ID, choices=3)
+    stream = StreamAssembler(ID, choices=3)
     came = chunk(0, 1), chunk(0, 2, choice=1), chunk(2, 4, choice=1)
     assert tokens(stream, *came) == [1, 2]
     cancelled = [replace(OUTPUT, choice=n, finish_reason="cancelled") for n in range(3)]
@@ -148,7 +148,7 @@ def test_who_ends_a_stream_need_not_know_all_that_came() -> None:
 
 def test_who_ends_one_choice_before_the_others_need_not_know_all_that_came() -> None:
     """The leader that fails one prompt of a list."""
-    stream = Assembler(ID, choices=2)
+    stream = StreamAssembler(ID, choices=2)
     assert tokens(stream, chunk(0, 1), chunk(1, 2), chunk(3, 4)) == [1, 2]
     failed_one = ChunkMessage(ID, 1, None, replace(OUTPUT, finish_reason="error"))
     (last,) = stream.take(failed_one)
@@ -159,7 +159,7 @@ def test_who_ends_one_choice_before_the_others_need_not_know_all_that_came() -> 
 
 
 def test_a_choice_of_which_everything_was_lost_is_asked_for_from_its_start() -> None:
-    stream = Assembler(ID, choices=2)
+    stream = StreamAssembler(ID, choices=2)
     tokens(stream, chunk(0, 1, 2, 3), said(0, 3), done(said(1, 2).output, tokens=5))
     assert not stream.done and stream.missing_from == 0
     assert tokens(stream, chunk(0, 8, 9, choice=1)) == [8, 9]
@@ -167,7 +167,7 @@ def test_a_choice_of_which_everything_was_lost_is_asked_for_from_its_start() -> 
 
 
 def test_what_came_early_from_a_lower_attempt_is_forgotten() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     tokens(stream, chunk(0, 1), chunk(2, 9))
     assert tokens(stream, chunk(1, 2, attempt=1), chunk(2, 3, attempt=1)) == [2, 3]
     assert stream.missing_from is None
@@ -185,7 +185,7 @@ def test_any_order_and_any_repetition_gives_each_token_once_and_then_the_end(
         index += size
     sent.append(done(tokens=index * choices))
     arrived = data.draw(st.permutations(sent * data.draw(st.integers(1, 3))))
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     outputs = [output for message in arrived for output in stream.take(message)]
     for choice in range(choices):
         mine = [t for output in outputs if output.choice == choice for t in output.token_ids]
@@ -194,7 +194,7 @@ def test_any_order_and_any_repetition_gives_each_token_once_and_then_the_end(
 
 
 def test_a_lower_attempt_than_the_highest_seen_is_ignored() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     assert tokens(stream, chunk(0, 1), chunk(1, 2, attempt=1), chunk(2, 9)) == [1, 2]
     assert tokens(stream, done(attempt=0, tokens=2)) == [] and not stream.done
     assert stream.take(failed("worker_lost", attempt=0)) == []
@@ -203,7 +203,7 @@ def test_a_lower_attempt_than_the_highest_seen_is_ignored() -> None:
 
 
 def test_a_higher_attempt_that_starts_again_gives_nothing_twice() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     sent = [chunk(0, 1), chunk(1, 2), chunk(0, 1, attempt=1), chunk(1, 2, attempt=1)]
     assert tokens(stream, *sent, chunk(2, 3, attempt=1)) == [1, 2, 3]
 
@@ -212,14 +212,14 @@ def test_a_higher_attempt_that_starts_again_gives_nothing_twice() -> None:
     "late", [chunk(0, 1), done(), failed("worker_lost"), StatusMessage(ID, 0, MAC, "queued")]
 )
 def test_nothing_counts_after_the_end(late: StreamMessage) -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     stream.take(done())
     assert stream.take(late) == []
     assert (stream.status, stream.usage) == ("running", Usage(1, 0, 0))
 
 
 def test_the_bad_end_is_raised_once() -> None:
-    stream = Assembler(ID)
+    stream = StreamAssembler(ID)
     with pytest.raises(StreamFailed) as caught:
         stream.take(failed("worker_lost"))
     assert (caught.value.code, stream.done, stream.usage) == ("worker_lost", True, None)
@@ -227,11 +227,11 @@ def test_the_bad_end_is_raised_once() -> None:
 
 
 def test_messages_of_another_request_are_ignored() -> None:
-    stream = Assembler(RequestId("mine"))
+    stream = StreamAssembler(RequestId("mine"))
     assert tokens(stream, chunk(0, 1)) == []
     assert not stream.received_any
 
 
 def test_an_error_without_an_id_is_for_this_stream() -> None:
     with pytest.raises(StreamFailed):
-        Assembler(ID).take(replace(failed("invalid_request"), request_id=None))
+        StreamAssembler(ID).take(replace(failed("invalid_request"), request_id=None))

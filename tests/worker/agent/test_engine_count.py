@@ -12,7 +12,7 @@ from shared.settings.worker import EnginesSettings
 from tests.worker.recording_engine import RecordingEngine
 from worker.agent import engine_count as plans
 from worker.agent.engine_count import decide, engine_count
-from worker.engine_process.core_allocator import CoreAllocator, shares
+from worker.engine_process.blas_threads import BlasThreadAllocator, shares
 from worker.engine_process.process import EngineProcess
 from worker.link.orders import SetBlasThreads
 
@@ -136,7 +136,7 @@ def test_an_engine_hears_of_its_threads_when_they_change_and_only_then() -> None
     for engine in engines:
         engine.threads = 4
     sequences: Counter[int] = Counter()
-    threads = CoreAllocator(engines, 4)
+    threads = BlasThreadAllocator(engines, 4)
     sequences[0] = 1
     threads.share(sequences)
     assert [told(engine) for engine in engines] == [[], []]
@@ -157,5 +157,5 @@ def test_an_engine_hears_of_its_threads_when_they_change_and_only_then() -> None
 
 def test_threads_that_are_set_stay() -> None:
     engine = RecordingEngine(0)
-    CoreAllocator([engine], None).share(Counter({0: 1}))
+    BlasThreadAllocator([engine], None).share(Counter({0: 1}))
     assert told(engine) == []

@@ -31,10 +31,10 @@ class SteadySpeed(PrefillCost):
         pass
 
 
-def steady(model: LoadedModel, *, floor_tokens: int = 20) -> LoadedModel:
+def steady(model: LoadedModel, *, overhead_tokens: int = 20) -> LoadedModel:
     """The model with a prefill speed that does not depend on this machine: a pass costs as
     much as so many tokens, and a millisecond for each of its own."""
-    speed = SteadySpeed(floor_s=(floor_tokens + 0.5) * TOKEN_S, token_s=TOKEN_S)
+    speed = SteadySpeed(floor_s=(overhead_tokens + 0.5) * TOKEN_S, token_s=TOKEN_S)
     return replace(model, prefill_speed=speed)
 
 

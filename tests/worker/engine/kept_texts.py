@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, tokens_alone
 from worker.engine.kv_block_store import KVBlockStore, PrefixCacheConfig
 from worker.engine.model import LoadedModel
-from worker.engine.prefetch import PrefetchedPrompts
+from worker.engine.prefetch import PrefixPrefetcher
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.file_threads import Result
 
@@ -57,7 +57,7 @@ class KeptTexts:
             budget_bytes=self._budget_bytes,
             kv_memory=self.memory,
         )
-        self.prefetched = PrefetchedPrompts(self.memory, lambda _: self.batch.batch.prefix_cache)
+        self.prefetched = PrefixPrefetcher(self.memory, lambda _: self.batch.batch.prefix_cache)
         if self.memory.files is not None:
             self.take_one()
 

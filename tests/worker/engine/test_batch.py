@@ -81,7 +81,7 @@ def _assert_as_alone(
 
 
 @pytest.mark.parametrize(
-    ("floor_tokens", "most", "lengths", "passes"),
+    ("overhead_tokens", "most", "lengths", "passes"),
     [
         pytest.param(20, 200, [7, 60, 7, 25, 9, 55], [(4, 25), (2, 60)], id="differ by little"),
         pytest.param(0, 64, [10] * 3, [(1, 10)] * 3, id="weights cost nothing"),
@@ -92,9 +92,9 @@ def _assert_as_alone(
 )
 def test_prompts_are_prefilled_together_where_that_costs_less_than_apart(
     model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork,
-    floor_tokens: int, most: int, lengths: list[int], passes: list[tuple[int, int]],
+    overhead_tokens: int, most: int, lengths: list[int], passes: list[tuple[int, int]],
 ) -> None:  # fmt: skip
-    batch = make_batch(model=steady(model, floor_tokens=floor_tokens), max_chunk_tokens=most)
+    batch = make_batch(model=steady(model, overhead_tokens=overhead_tokens), max_chunk_tokens=most)
     batch.add(prepared(100, random_ids(1, 100), max_tokens=60))
     batch.prefill()
     prompts = {i: random_ids(length, i) for i, length in enumerate(lengths)}
@@ -108,7 +108,7 @@ def test_prompts_are_prefilled_together_where_that_costs_less_than_apart(
 def test_where_nobody_decodes_as_many_begin_together_as_the_time_holds(
     model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
-    batch = make_batch(model=steady(model, floor_tokens=2), max_chunk_tokens=1000)
+    batch = make_batch(model=steady(model, overhead_tokens=2), max_chunk_tokens=1000)
     batch.add(*(prepared(i, random_ids(90, i)) for i in range(3)))
     batch.prefill(seconds=0.0025 + 0.001 * 200)
     batch.prefill(seconds=0.0025 + 0.001 * 200)
@@ -118,7 +118,7 @@ def test_where_nobody_decodes_as_many_begin_together_as_the_time_holds(
 def test_a_resumed_sequence_goes_with_those_of_its_whole_length(
     model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
-    batch = make_batch(model=steady(model, floor_tokens=2))
+    batch = make_batch(model=steady(model, overhead_tokens=2))
     ids, long = random_ids(5, 1), random_ids(8, 2)
     whole = greedy_alone(network, ids, 8)
     batch.add(prepared(1, ids, resumed_ids=whole[:3]), prepared(2, long))
@@ -152,7 +152,7 @@ def test_a_rest_that_is_not_worth_a_pass_goes_with_what_comes_before_it(
     make_batch: MakeBatch, network: WatchedNetwork, model: LoadedModel, tokens: int, first: int
 ) -> None:
     """The time holds 100 tokens, and a pass costs as much as 20."""
-    batch = make_batch(model=steady(model, floor_tokens=20), max_chunk_tokens=1000)
+    batch = make_batch(model=steady(model, overhead_tokens=20), max_chunk_tokens=1000)
     batch.add(prepared(1, random_ids(tokens, 1)))
     batch.prefill(seconds=0.0205 + 0.001 * 100.5)
     assert network.shapes == [(1, first)]
@@ -166,7 +166,7 @@ def test_what_is_left_of_the_time_is_used_for_chunks_that_are_worth_a_pass(
     model: LoadedModel, make_batch: MakeBatch, tokens: int, seconds: float, pays: bool
 ) -> None:
     """A pass costs as much as 20 tokens of a millisecond each."""
-    batch = make_batch(model=steady(model, floor_tokens=20))
+    batch = make_batch(model=steady(model, overhead_tokens=20))
     batch.add(prepared(1, random_ids(tokens, 1)))
     assert batch.batch.is_prefill_worthwhile(seconds) is pays
 

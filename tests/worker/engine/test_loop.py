@@ -28,7 +28,7 @@ from worker.link.facts import (
     ModelLoaded,
     PrefillAdvanced,
     PrefillStarted,
-    PrefixRestored,
+    PrefixReused,
     SequenceCached,
     StepCompleted,
 )
@@ -70,7 +70,7 @@ def test_a_sequence_starts_comes_token_by_token_and_ends_at_max_tokens(
         if isinstance(fact, PrefillStarted) and fact.sequence == answer.outputs[0].sequence
     ]
     assert started.prompt_tokens == 2
-    assert not any(isinstance(fact, PrefixRestored) for fact in engine.facts())
+    assert not any(isinstance(fact, PrefixReused) for fact in engine.facts())
 
 
 def test_the_end_token_ends_a_sequence_and_is_neither_sent_nor_counted(

@@ -14,7 +14,7 @@ from mlx_lm.utils import load_tokenizer
 from shared.errors import InvalidRequest
 from tests.tiers import examples
 from tests.worker.engine.orders import TEMPLATES
-from worker.engine.chat_template import ChatTemplate, Rendered
+from worker.engine.chat_template import ChatTemplate, RenderedPrompt
 from worker.engine.message_order import MessageOrderRules, ordered
 
 Turn = dict[str, Any]
@@ -38,7 +38,7 @@ def templates(tiny_model: Path) -> dict[str, ChatTemplate]:
 
 
 @pytest.fixture(scope="module")
-def text_of(tiny_model: Path) -> Callable[[Rendered], str]:
+def text_of(tiny_model: Path) -> Callable[[RenderedPrompt], str]:
     tokenizer = load_tokenizer(tiny_model)
     return lambda rendered: str(tokenizer.decode(rendered.token_ids))
 
@@ -91,7 +91,7 @@ def conversations(draw: st.DrawFn) -> list[Turn]:
 @given(turns=conversations())
 def test_all_that_was_said_comes_out_once_and_in_its_order(
     templates: dict[str, ChatTemplate],
-    text_of: Callable[[Rendered], str],
+    text_of: Callable[[RenderedPrompt], str],
     name: str,
     turns: list[Turn],
 ) -> None:
@@ -167,7 +167,10 @@ def test_messages_are_put_in_order(turns: list[Turn], expected: list[Turn]) -> N
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("text", ["The capital is", "It is ", "<|im_end|>", "a\n\n", "</think>"])
 def test_a_last_message_is_gone_on_with_to_its_last_character(
-    templates: dict[str, ChatTemplate], text_of: Callable[[Rendered], str], name: str, text: str
+    templates: dict[str, ChatTemplate],
+    text_of: Callable[[RenderedPrompt], str],
+    name: str,
+    text: str,
 ) -> None:
     template = templates[name]
     assert template.continues

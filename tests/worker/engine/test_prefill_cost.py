@@ -16,7 +16,7 @@ def test_two_passes_tell_the_fixed_part_from_the_part_of_a_token() -> None:
     speed = PrefillCost.from_measurements(8, 0.1 + 8 * 0.002, 128, 0.1 + 128 * 0.002)
     assert speed.floor_s == pytest.approx(0.1)
     assert speed.tokens_per_s == pytest.approx(500)
-    assert speed.floor_tokens in (49, 50)
+    assert speed.overhead_tokens in (49, 50)
     assert speed.seconds(300) == pytest.approx(0.1 + 0.6)
     assert speed.tokens_in(0.7, 0) in (299, 300)
 
@@ -32,7 +32,7 @@ def test_where_more_tokens_took_no_longer_a_token_still_takes_something() -> Non
 def test_where_all_the_time_is_the_tokens_the_fixed_part_is_not_negative() -> None:
     speed = PrefillCost.from_measurements(8, 0.001, 128, 1.0)
     assert speed.floor_s == 0
-    assert speed.floor_tokens == 0
+    assert speed.overhead_tokens == 0
 
 
 def test_two_passes_of_one_token_each_are_no_error() -> None:

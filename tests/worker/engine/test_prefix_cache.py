@@ -257,7 +257,7 @@ def test_as_many_go_together_as_the_time_holds_behind_what_is_kept(
     model: LoadedModel, network: WatchedNetwork
 ) -> None:
     """There a token takes twice as long."""
-    slower_later = steady(model, floor_tokens=20)
+    slower_later = steady(model, overhead_tokens=20)
     for _ in range(30):
         PrefillCost.record_pass(
             slower_later.prefill_speed, tokens=100, context=300, seconds=220.5 * TOKEN_S

@@ -119,7 +119,7 @@ class Serving:
 
     def __init__(self, model: LoadedModel, device: Device, *, places: int) -> None:
         model = replace(
-            steady(model, floor_tokens=FLOOR_TOKENS),
+            steady(model, overhead_tokens=FLOOR_TOKENS),
             end_ids=frozenset(),
             network=PricedNetwork(model.network, device),
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.worker.virtual_time import Clock
-from worker.engine_process.core_allocator import ThroughputMeter
+from worker.engine_process.blas_threads import ThroughputMeter
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:

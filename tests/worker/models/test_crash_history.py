@@ -3,7 +3,7 @@
 import pytest
 
 from shared.ids import ClientName, ModelId, RequestId
-from worker.models.crash_history import CrashHistory, CrashVerdict
+from worker.models.crash_history import CrashBlame, CrashHistory
 from worker.requests.active_request import RequestKey
 
 _MODEL, _OTHER = ModelId("model"), ModelId("other")
@@ -25,7 +25,7 @@ class _Told:
         self.deaths = CrashHistory()
         self.now = 0.0
 
-    def died(self, requests: str = "", new: str = "", model: ModelId = _MODEL) -> CrashVerdict:
+    def died(self, requests: str = "", new: str = "", model: ModelId = _MODEL) -> CrashBlame:
         self.now += 1
         return self.deaths.record_crash(model, _keys(requests), _keys(new), self.now)
 
@@ -38,40 +38,40 @@ class _Told:
 def test_two_deaths_without_a_request_in_common_blame_the_model(deaths: tuple[str, str]) -> None:
     told = _Told()
     first, second = deaths
-    assert told.died(first) == CrashVerdict(False, _keys(first))
-    assert told.died(second) == CrashVerdict(model_failed=True)
+    assert told.died(first) == CrashBlame(False, _keys(first))
+    assert told.died(second) == CrashBlame(model_failed=True)
 
 
 def test_two_deaths_over_one_request_blame_that_one_alone() -> None:
     told = _Told()
-    assert told.died("abc") == CrashVerdict(False, _keys("abc"))
-    assert told.died("ade") == CrashVerdict(False, _keys("a"))
+    assert told.died("abc") == CrashBlame(False, _keys("abc"))
+    assert told.died("ade") == CrashBlame(False, _keys("a"))
 
 
 def test_of_several_that_were_there_each_time_the_newcomers_are_suspected() -> None:
     told = _Told()
     told.died("abc")
-    assert told.died("abcd", new="bd") == CrashVerdict(False, _keys("b"))
+    assert told.died("abcd", new="bd") == CrashBlame(False, _keys("b"))
 
 
 def test_of_a_first_death_the_newcomers_are_suspected_and_else_all() -> None:
-    assert _Told().died("abc", new="c") == CrashVerdict(False, _keys("c"))
-    assert _Told().died("abc") == CrashVerdict(False, _keys("abc"))
+    assert _Told().died("abc", new="c") == CrashBlame(False, _keys("c"))
+    assert _Told().died("abc") == CrashBlame(False, _keys("abc"))
 
 
 def test_after_a_request_was_found_to_be_to_blame_its_deaths_do_not_count() -> None:
     told = _Told()
     told.died("a")
     told.died("a")
-    assert told.died("b") == CrashVerdict(False, _keys("b"))
-    assert told.died("b") == CrashVerdict(False, _keys("b"))
+    assert told.died("b") == CrashBlame(False, _keys("b"))
+    assert told.died("b") == CrashBlame(False, _keys("b"))
 
 
 def test_a_model_that_ends_engines_over_one_request_after_the_other_is_to_blame() -> None:
     told = _Told()
     for request in "aabb":
         assert not told.died(request).model_failed
-    assert told.died("c") == CrashVerdict(model_failed=True)
+    assert told.died("c") == CrashBlame(model_failed=True)
 
 
 def test_deaths_of_one_model_are_not_those_of_another() -> None:

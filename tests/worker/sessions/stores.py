@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from shared.settings.kv_cache import SessionsSettings
+from shared.settings.kv_cache import SessionRetentionSettings
 from worker.link.orders import Order
 from worker.sessions.files import SessionFiles
 from worker.sessions.store import SessionStore
@@ -20,7 +20,7 @@ def new_store(
     """A store; `orders` takes its orders to engines."""
     told = orders if orders is not None else []
     return SessionStore(
-        SessionsSettings.model_validate(settings),
+        SessionRetentionSettings.model_validate(settings),
         SessionFiles(folder),
         lambda engine, order: told.append((engine, order)),
         pin_limit_bytes=lambda: pin_limit_bytes,

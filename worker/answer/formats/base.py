@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 from worker.answer.calls import CallDeltaBuilder
 from worker.answer.control import ControlTokenCodec
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import GrammarBuilder
+from worker.grammar.lark import LarkGrammarBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ToolFormat(Protocol):
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,

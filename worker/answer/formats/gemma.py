@@ -13,7 +13,7 @@ from worker.answer.formats.json_rules import marker
 from worker.answer.formats.value_rules import ValueGrammar
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.schema_types import escaped, resolve
-from worker.grammar.lark import GrammarBuilder, literal, one_of
+from worker.grammar.lark import LarkGrammarBuilder, literal, one_of
 
 _NAME = re.compile(r"[^\s{}\ufdd0-\ufdef]+")
 _KEY = re.compile(r"[^:{}\[\],\ufdd0-\ufdef]+")
@@ -32,7 +32,7 @@ class _GemmaRules(ValueGrammar):
     any_key: ClassVar[str] = '/[A-Za-z_][A-Za-z0-9_]{0,63}/ ":"'
 
     def __init__(
-        self, rules: GrammarBuilder, prefix: str, root: Mapping[str, Any], quote: str, text: str
+        self, rules: LarkGrammarBuilder, prefix: str, root: Mapping[str, Any], quote: str, text: str
     ) -> None:
         super().__init__(rules, prefix, root)
         self._quote = quote
@@ -72,7 +72,7 @@ class GemmaFormat:
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,

@@ -8,7 +8,7 @@ from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marker
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import GrammarBuilder
+from worker.grammar.lark import LarkGrammarBuilder
 
 
 class HermesFormat:
@@ -25,7 +25,7 @@ class HermesFormat:
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,
@@ -64,7 +64,7 @@ class LlamaFormat:
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,

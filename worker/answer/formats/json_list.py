@@ -14,7 +14,7 @@ from worker.answer.formats.json_rules import (
     marker,
 )
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import GrammarBuilder, one_of
+from worker.grammar.lark import LarkGrammarBuilder, one_of
 
 
 class JsonListFormat:
@@ -41,7 +41,7 @@ class JsonListFormat:
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,

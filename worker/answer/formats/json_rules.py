@@ -5,7 +5,7 @@ from typing import Any
 
 from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
-from worker.grammar.lark import GrammarBuilder, literal, token
+from worker.grammar.lark import LarkGrammarBuilder, literal, token
 from worker.grammar.schemas import rebased, with_options
 
 SPACE = r"/[ \n]{1,8}/?"
@@ -61,7 +61,7 @@ def call_list_schema(call: Mapping[str, Any], *, parallel: bool) -> dict[str, An
     return schema
 
 
-def add_json(rules: GrammarBuilder, name: str, schema: dict[str, Any]) -> str:
+def add_json(rules: LarkGrammarBuilder, name: str, schema: dict[str, Any]) -> str:
     """Add a grammar for JSON of a schema, and return its reference. Keywords that cannot be
     enforced are ignored: the caller has checked the schema."""
     return rules.add_grammar(name, {"json_schema": with_options(schema, lenient=True)})

@@ -10,7 +10,7 @@ from worker.answer.formats.base import Tool
 from worker.answer.formats.json_list import JsonListFormat
 from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import GrammarBuilder, literal, one_of
+from worker.grammar.lark import LarkGrammarBuilder, literal, one_of
 
 _OPEN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NAME = re.compile(r"[^\s\[{\ufdd0-\ufdef]+")
@@ -49,7 +49,7 @@ class MistralArgsFormat(MistralFormat):
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,

@@ -9,7 +9,7 @@ from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.reader import Reading, TextReader
-from worker.grammar.lark import GrammarBuilder, literal, one_of
+from worker.grammar.lark import LarkGrammarBuilder, literal, one_of
 
 _NAME = re.compile(r"[^\s<\ufdd0-\ufdef]+")
 
@@ -37,7 +37,7 @@ class NameThenJsonFormat:
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,

@@ -13,7 +13,7 @@ from worker.answer.formats.pythonic_values import read_arguments
 from worker.answer.formats.value_rules import ValueGrammar
 from worker.answer.reader import Reading, TextReader
 from worker.answer.schema_types import resolve
-from worker.grammar.lark import GrammarBuilder, literal, one_of
+from worker.grammar.lark import LarkGrammarBuilder, literal, one_of
 
 _OPEN, _CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
 _NAME = re.compile(r"[^\s\[\](){},='\"\ufdd0-\ufdef]+")
@@ -39,7 +39,7 @@ class Lfm2Format:
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,

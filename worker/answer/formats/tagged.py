@@ -20,7 +20,7 @@ from worker.answer.schema_types import (
     resolve,
     typed_as_json,
 )
-from worker.grammar.lark import GrammarBuilder
+from worker.grammar.lark import LarkGrammarBuilder
 
 _NAME = re.compile(r'[^\s<>"\ufdd0-\ufdef]+')
 _NUMBER = re.compile(r"[0-9]+")
@@ -43,7 +43,7 @@ class TaggedValuesFormat:
 
     def add_section(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tools: Sequence[Tool],
         *,

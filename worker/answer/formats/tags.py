@@ -10,7 +10,7 @@ from worker.answer.control import ControlTokenCodec
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.schema_types import ALL_TYPES, json_types, resolve, type_of
-from worker.grammar.lark import GrammarBuilder, literal, one_of, pattern
+from worker.grammar.lark import LarkGrammarBuilder, literal, one_of, pattern
 from worker.grammar.schemas import rebased
 
 
@@ -85,7 +85,7 @@ class TaggedValueGrammar:
 
     def __init__(
         self,
-        rules: GrammarBuilder,
+        rules: LarkGrammarBuilder,
         control: ControlTokenCodec,
         tags: CallTags,
         encode_name: Callable[[str], str],

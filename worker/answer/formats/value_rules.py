@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from worker.answer.schema_types import json_types, resolve
-from worker.grammar.lark import GrammarBuilder, literal, one_of
+from worker.grammar.lark import LarkGrammarBuilder, literal, one_of
 from worker.grammar.schemas import with_options
 
 _PLAIN = ("null", "boolean", "integer", "number")
@@ -29,7 +29,7 @@ class ValueGrammar(ABC):
     comma: ClassVar[str] = '","'
     any_key: ClassVar[str]
 
-    def __init__(self, rules: GrammarBuilder, prefix: str, root: Mapping[str, Any]) -> None:
+    def __init__(self, rules: LarkGrammarBuilder, prefix: str, root: Mapping[str, Any]) -> None:
         self._rules = rules
         self._prefix = prefix
         self._root = root

@@ -13,7 +13,7 @@ from worker.agent.configuration import RolledOutConfiguration
 logger = logging.getLogger(__name__)
 
 
-class Reconfiguration:
+class ConfigSwitcher:
     """
     Args:
         settings: the settings that the worker runs with.

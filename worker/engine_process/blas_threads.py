@@ -26,7 +26,7 @@ def shares(busy: Sequence[int], cores: int) -> dict[int, int]:
     return {engine: max(1, each + (rank < more)) for rank, engine in enumerate(busy)}
 
 
-class CoreAllocator:
+class BlasThreadAllocator:
     """Sends each engine its number of threads; an idle one gets it when it has work again.
 
     Args:
