@@ -6,6 +6,8 @@ worker and decode step, however many streams there are.
 
 import itertools
 import logging
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -15,10 +17,13 @@ from shared.codec import decode
 from shared.errors import DecodeError
 from shared.ids import RequestId
 from shared.messages.control import RequestState, ResendState
-from shared.messages.stream import StreamMessage
+from shared.messages.stream import DoneMessage, FailedMessage, StreamMessage
 from shared.messages.stream import decode as decode_stream
 
 logger = logging.getLogger(__name__)
+
+_CANCEL_AGAIN_S = 1.0
+_MAX_ABANDONED = 4096
 
 ReplyKind = Literal["stream", "state", "resent"]
 """A reply to the request itself, to a query of its state, or to a resend query. Each has a subject
@@ -41,6 +46,7 @@ class StreamDelivery:
 
 
 Deliver = Callable[[StreamDelivery], Awaitable[None]]
+Cancel = Callable[[], Awaitable[None]]
 
 
 class InboxSubscription(Protocol):
@@ -49,8 +55,14 @@ class InboxSubscription(Protocol):
     def reply(self, kind: ReplyKind) -> str:
         """Return the subject for replies."""
 
-    async def leave(self) -> None:
-        """Unsubscribe."""
+    async def leave(self, cancel: Cancel | None) -> None:
+        """Unsubscribe.
+
+        Args:
+            cancel: cancels the request; None if it has ended. The caller has cancelled it once. A
+                shared inbox calls this again for messages that still arrive: the first cancel may
+                be lost, and the worker finds a subscriber as long as any stream uses the inbox.
+        """
 
 
 class StreamInbox(Protocol):
@@ -88,13 +100,16 @@ class SharedInbox:
 
     Args:
         prefix: of its subjects; no other inbox may use it.
+        clock: seconds, monotonic.
     """
 
     multiplex = True
 
-    def __init__(self, bus: Bus, prefix: str) -> None:
+    def __init__(self, bus: Bus, prefix: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._bus = bus
         self._prefix = prefix
+        self._clock = clock
+        self._abandoned: OrderedDict[RequestId, _Abandoned] = OrderedDict()
         self._numbers = itertools.count(1)
         self._by_request: dict[RequestId, _SharedSubscription] = {}
         self._by_number: dict[str, _SharedSubscription] = {}
@@ -107,6 +122,7 @@ class SharedInbox:
 
     async def join(self, request: RequestId, deliver: Deliver) -> InboxSubscription:
         assert request not in self._by_request
+        self._abandoned.pop(request, None)
         member = _SharedSubscription(self, request, str(next(self._numbers)), deliver)
         self._by_request[request] = self._by_number[member.number] = member
         if self._subscription is None:
@@ -116,9 +132,13 @@ class SharedInbox:
     def reply(self, number: str, kind: ReplyKind) -> str:
         return f"{self._prefix}.stream" if kind == "stream" else f"{self._prefix}.{number}.{kind}"
 
-    def remove(self, member: "_SharedSubscription") -> None:
+    def remove(self, member: "_SharedSubscription", cancel: Cancel | None) -> None:
         self._by_request.pop(member.request, None)
         self._by_number.pop(member.number, None)
+        if cancel is not None:
+            self._abandoned[member.request] = _Abandoned(cancel, self._clock())
+            if len(self._abandoned) > _MAX_ABANDONED:
+                self._abandoned.popitem(last=False)
 
     async def _on_message(self, message: IncomingMessage) -> None:
         received = _read(message)
@@ -140,8 +160,29 @@ class SharedInbox:
         for message in messages:
             by_request.setdefault(message.request_id, []).append(message)
         for request, mine in by_request.items():
-            if request is not None and (member := self._by_request.get(request)) is not None:
+            if request is None:
+                continue
+            if (member := self._by_request.get(request)) is not None:
                 await member.deliver(StreamDelivery(mine, share * len(mine)))
+            elif request in self._abandoned:
+                await self._cancel_again(request, mine)
+
+    async def _cancel_again(self, request: RequestId, messages: list[StreamMessage]) -> None:
+        """A request of which nobody reads the stream still has a worker."""
+        abandoned = self._abandoned[request]
+        if isinstance(messages[-1], DoneMessage | FailedMessage):
+            del self._abandoned[request]
+        elif self._clock() - abandoned.cancelled_at >= _CANCEL_AGAIN_S:
+            abandoned.cancelled_at = self._clock()
+            await abandoned.cancel()
+
+
+@dataclass(slots=True)
+class _Abandoned:
+    """A request whose stream was left before its end."""
+
+    cancel: Cancel
+    cancelled_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +193,7 @@ class _DedicatedSubscription:
     def reply(self, kind: ReplyKind) -> str:
         return f"{self.prefix}.{kind}"
 
-    async def leave(self) -> None:
+    async def leave(self, cancel: Cancel | None) -> None:
         await self.subscription.unsubscribe()
 
 
@@ -166,8 +207,8 @@ class _SharedSubscription:
     def reply(self, kind: ReplyKind) -> str:
         return self.inbox.reply(self.number, kind)
 
-    async def leave(self) -> None:
-        self.inbox.remove(self)
+    async def leave(self, cancel: Cancel | None) -> None:
+        self.inbox.remove(self, cancel)
 
 
 def _read(message: IncomingMessage) -> StreamDelivery | None:

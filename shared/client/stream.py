@@ -348,8 +348,13 @@ class Stream:
 
     async def _end(self) -> None:
         self._ended = True
+        cancel = self._cancel if not self._assembler.done else None
         if self._stream_subscription is not None:
-            await self._stream_subscription.leave()
-        if not self._assembler.done and self._bus.connected:
+            await self._stream_subscription.leave(cancel)
+        if cancel is not None:
+            await cancel()
+
+    async def _cancel(self) -> None:
+        if self._bus.connected:
             query = orjson.dumps({"request_id": self.request_id})
             await self._bus.publish(subjects.request(self._client, "cancel"), query)

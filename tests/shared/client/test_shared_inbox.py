@@ -105,6 +105,45 @@ async def test_who_left_hears_nothing_more_and_the_others_go_on(
     assert (await staying).text == "c"
 
 
+async def test_a_request_that_was_left_and_goes_on_is_cancelled_again(
+    bus: Bus, own_bus_of_ada: Bus, controller: SimulatedController
+) -> None:
+    """Its cancel may be lost with a connection, and its worker finds a listener as long as others
+    use the inbox."""
+    now = [0.0]
+    inbox = SharedInbox(own_bus_of_ada, own_bus_of_ada.new_inbox(), clock=lambda: now[0])
+    ada = Cluster(own_bus_of_ada, ClientName("ada"), inbox)
+    stream = ada.stream(prompt=[1])
+    first = asyncio.ensure_future(anext(aiter(stream)))
+    request, left = await controller.next_request()
+    await bus.publish(request.reply, encode_multiplexed([chunk(left, 0, "a", 1)]))
+    await first
+    await stream.aclose()
+    staying = ada.stream(prompt=[1])
+    texts = aiter(staying)
+    reading = asyncio.ensure_future(anext(texts))
+    _, other = await controller.next_request()
+    cancels = [(await controller.next_cancel()).payload]
+    for index, at in enumerate((0.5, 1.5, 1.9, 2.6)):
+        now[0] = at
+        both: list[StreamMessage] = [chunk(left, 1 + index, "b", 2), chunk(other, index, "c", 3)]
+        await bus.publish(request.reply, encode_multiplexed(both))
+        assert (await reading).text == "c"
+        reading = asyncio.ensure_future(anext(texts))
+    cancels += [(await controller.next_cancel()).payload for _ in range(2)]
+    assert [orjson.loads(payload) for payload in cancels] == [{"request_id": left}] * 3
+    now[0] = 9.0
+    end: list[StreamMessage] = [done(left, tokens=5), chunk(other, 4, "c", 3)]
+    await bus.publish(request.reply, encode_multiplexed(end))
+    assert (await reading).text == "c"
+    reading = asyncio.ensure_future(anext(texts))
+    late: list[StreamMessage] = [chunk(left, 5, "b", 2), chunk(other, 5, "c", 3)]
+    await bus.publish(request.reply, encode_multiplexed(late))
+    assert (await reading).text == "c"
+    await staying.aclose()
+    assert orjson.loads((await controller.next_cancel()).payload) == {"request_id": other}
+
+
 async def test_what_one_asks_again_is_answered_to_it_alone(
     ada: Cluster, controller: SimulatedController
 ) -> None:
