@@ -123,13 +123,13 @@ class WorkerAgent:
         self._drain_requested = StopSignal()
         self._drain_order: DrainWorker | None = None
         self._drain_timeout: asyncio.Timeout | None = None
-        self._claim = LeaderFence()
+        self._fence = LeaderFence()
         self._request_handler = AgentMessageHandler(
             bus,
             worker_id,
             self.boot_id,
             self._scheduler,
-            self._claim,
+            self._fence,
             strict=settings.security.strict_inbox,
             state=lambda: self.state,
             asleep=lambda: self._asleep,
@@ -215,7 +215,7 @@ class WorkerAgent:
             boot_id=self.boot_id,
             version=VERSION,
             state=self.state,
-            term=self._claim.term,
+            term=self._fence.term,
             uptime_s=time.monotonic() - self._started_at,
             tasks=len(asyncio.all_tasks()),
         )

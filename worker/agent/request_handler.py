@@ -91,7 +91,7 @@ class AgentMessageHandler:
         worker: WorkerId,
         boot_id: BootId,
         scheduler: RequestScheduler,
-        claim: LeaderFence,
+        fence: LeaderFence,
         *,
         strict: bool,
         state: Callable[[], WorkerState],
@@ -103,7 +103,7 @@ class AgentMessageHandler:
         self._id = worker
         self._boot_id = boot_id
         self._scheduler = scheduler
-        self._claim = claim
+        self._fence = fence
         self._strict = strict
         self._state = state
         self._asleep = asleep
@@ -155,7 +155,7 @@ class AgentMessageHandler:
         self, dispatch: Dispatch, owner: ControllerId, term: int | None
     ) -> DispatchRejection | None:
         try:
-            self._claim.check_work(term, owner)
+            self._fence.check_work(term, owner)
         except RequestError as error:
             return DispatchRejection(code=error.code, message=f"worker {self._id}: {error.message}")
         state = self._state()
@@ -197,7 +197,7 @@ class AgentMessageHandler:
         try:
             order = decode(CONTROL_ORDERS[verb], message.payload)
             if isinstance(order, FencedOrder):
-                self._claim.check(order.term)
+                self._fence.check(order.term)
             reply = self._carry_out(order)
         except KeyError:
             reply = self._refuse("invalid_request", f"no control verb {verb!r}")
@@ -269,10 +269,10 @@ class AgentMessageHandler:
         return ControlReply(worker=self._id, ok=True)
 
     def _accept_claim(self, order: ClaimWorker) -> ControlReply:
-        self._claim.accept(order.term or 0, order.controller)
+        self._fence.accept(order.term or 0, order.controller)
         requests = self._scheduler.requests()
         claimed = ClaimReport(
-            term=self._claim.term,
+            term=self._fence.term,
             requests=claim_requests(requests, order.controller, order.ended_within_ms),
             # A controller that misses these changes notices the gap, and asks for a snapshot.
             kept=self._scheduler.cached_prefixes.changes(),
