@@ -36,10 +36,10 @@ simulate: $(STAMP)/python ## random scripts against a simulated cluster of the r
 architectures: $(STAMP)/python ## every model module of mlx-lm, small, beside what mlx-lm says alone: ONLY="llama gemma2" KEEP=1 (docs/models.md)
 	@$(BIN)/python -m tests.architectures $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep)
 
-test: setup $(STAMP)/node $(STAMP)/programs check ## all checks, and the tests that decide whether a change may land
+test: setup $(STAMP)/node $(STAMP)/programs $(STAMP)/minilm check ## all checks, and the tests that decide whether a change may land
 	@$(BIN)/python -m pytest $(PARALLEL)
 
-test-all: setup $(STAMP)/node $(STAMP)/programs check ## the same in a new order each time (ORDER=SEED repeats one), and the long forms
+test-all: setup $(STAMP)/node $(STAMP)/programs $(STAMP)/minilm check ## the same in a new order each time (ORDER=SEED repeats one), and the long forms
 	@$(BIN)/python -m pytest --all -p randomly $(if $(ORDER),--randomly-seed=$(ORDER)) $(PARALLEL)
 
 test-agents: setup $(STAMP)/programs ## agents and frameworks of others, each in an environment of its own, do a task (docs/clients.md)
@@ -97,6 +97,11 @@ $(STAMP)/python: requirements.txt pyproject.toml
 
 $(STAMP)/demo-model: $(STAMP)/python worker/models/demo_model.py
 	@$(BIN)/worker --fetch demo > /dev/null
+	@touch $@
+
+$(STAMP)/minilm: $(STAMP)/python tests/minilm.py
+	@echo "Fetching the small embedding model of the tests ..."
+	@$(BIN)/python -m tests.minilm > /dev/null
 	@touch $@
 
 $(STAMP)/node: $(STAMP)/python tests/node/package.json tests/node/package-lock.json

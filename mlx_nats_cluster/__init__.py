@@ -8,6 +8,7 @@ async with connect("nats://127.0.0.1:4222") as cluster:
     answer = await cluster.generate("And of Italy?", temperature=0)
     print(answer.text, answer.usage)
     city = await cluster.generate("Tell me about Paris.", schema=City)  # a pydantic model
+    vectors = (await cluster.embed(["a text", "another text"])).vectors
 
 In a wheel the packages `controller`, `shared` and `worker` are inside this one, so that no other
 package of an environment has their names (deploy/wheel.py).
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from shared.client import ChoiceOutput as ChoiceOutput
     from shared.client import Cluster as Cluster
     from shared.client import Completion as Completion
+    from shared.client import Embeddings as Embeddings
     from shared.client import RecoveryTimes as RecoveryTimes
     from shared.client import Stream as Stream
     from shared.client import Timings as Timings
@@ -29,6 +31,7 @@ __all__ = [
     "ChoiceOutput",
     "Cluster",
     "Completion",
+    "Embeddings",
     "RecoveryTimes",
     "Stream",
     "Timings",

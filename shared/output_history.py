@@ -59,4 +59,5 @@ def _size(output: ChoiceOutput) -> int:
         + sum(_CALL_BYTES + len(call["function"]["arguments"]) for call in output.tool_calls or ())
         + _TOKEN_BYTES * len(output.token_ids)
         + _LOGPROB_BYTES * logprobs
+        + len(output.embedding or "")
     )

@@ -23,7 +23,7 @@ from shared.bus import Bus  # noqa: E402
 from shared.ids import LOCAL_CLIENT  # noqa: E402
 from shared.settings.nats import NatsSettings  # noqa: E402
 from shared.subjects import inbox_prefix  # noqa: E402
-from tests import tiers  # noqa: E402
+from tests import minilm, tiers  # noqa: E402
 from tests.access import roles  # noqa: E402
 from tests.access.roles import drawn  # noqa: E402
 from tests.agents.work import done  # noqa: E402
@@ -166,6 +166,12 @@ def demo_folder() -> Path:
     """The real small model, as `make setup` fetched it."""
     assert demo_model.is_present(), "run `make setup` first: the demo model is missing"
     return demo_model.folder()
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """The real small embedding model."""
+    return minilm.ensure()
 
 
 @pytest.fixture(scope="session")

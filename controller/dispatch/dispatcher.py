@@ -124,7 +124,7 @@ class Dispatcher:
             return error
         prefill_ms = decision.chosen.ttft.prefill_ms
         placement = RequestPlacement(
-            decision.worker, prefill_ms, now, choices=request.contents.choices
+            decision.worker, prefill_ms, now, choices=request.contents.slots
         )
         if request.contents.debug:
             request.route = self.router.route(request, query, decision)

@@ -49,6 +49,7 @@ def route_query_of(
         is_turn=request.session is not None,
         is_list_part=request.part_of is not None,
         abilities=abilities,
+        generates=not body.embeds,
         structured=may_reason or _is_structured(body, abilities),
     )
 
@@ -61,6 +62,8 @@ def _abilities(body: InferenceRequest) -> frozenset[str]:
         abilities.append("schema")
     if body.continue_final_message:
         abilities.append("continuation")
+    if body.embeds:
+        abilities.append("embedding")
     return frozenset(abilities)
 
 

@@ -10,7 +10,8 @@ from controller.dispatch.query_builder import route_query_of
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.fleet.session_affinity import SessionAffinity
-from controller.requests.request import TrackedRequest, WorkerRejection
+from controller.fleet.worker_view import WorkerView
+from controller.requests.request import TEXTS_PER_PART, TrackedRequest, WorkerRejection
 from controller.routing import (
     TEMPORARY,
     NoRoute,
@@ -23,11 +24,14 @@ from controller.routing import (
     select_worker,
 )
 from shared.errors import Unavailable
-from shared.ids import ControllerId, WorkerId
+from shared.ids import ControllerId, ModelId, WorkerId
+from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
 from shared.settings import ClusterSettings
 from shared.settings.controller import RoutingSettings
 
+_PARTS_AT_A_TIME = 2
+"""Parts of a list of texts that a worker has, so that it has work until the next part arrives."""
 _MAX_NAMED = 10
 """Maximum number of rejections that an error message lists; the others are counted."""
 
@@ -90,9 +94,11 @@ class Router:
         return self._choose(query, excluded, self._policy, now)
 
     def splits(self, request: TrackedRequest, now: float) -> bool:
-        """Whether a request is served in parts: a list of prompts, or more choices than any worker
-        decodes at once."""
+        """Whether a request is served in parts: a list of prompts, more choices than any worker
+        decodes at once, or many texts to embed."""
         body = request.contents
+        if body.embeds:
+            return body.choices > TEXTS_PER_PART
         if len(body.prompts) > 1 or body.n == 1:
             return len(body.prompts) > 1
         _, max_slots = self.capacity(request, now)
@@ -113,7 +119,7 @@ class Router:
                     if (found := find_ineligibility(view, model, query, now)) is None
                     or found.is_temporary
                 ]
-            slots = [view.models[model].speed.rows or view.report.max_batch_size for view in views]
+            slots = [_slots(view, model, body) for view in views]
             if sum(slots):
                 return sum(slots), max(slots)
         return 0, 0
@@ -161,6 +167,13 @@ def is_temporary(rejection: WorkerRejection) -> bool:
     return refusal.retry_after_ms is not None or refusal.code in (
         *TEMPORARY, "worker_lost", "not_claimed"
     )  # fmt: skip
+
+
+def _slots(view: WorkerView, model: ModelId, body: InferenceRequest) -> int:
+    """Return how many choices of a request a worker should have at a time."""
+    if body.embeds:
+        return _PARTS_AT_A_TIME * TEXTS_PER_PART
+    return view.models[model].speed.rows or view.report.max_batch_size
 
 
 def waiting_kind(request: TrackedRequest, query: RouteQuery) -> Hashable:

@@ -31,6 +31,7 @@ from controller.gateway.inference_client import CallerRequest, InferenceClient
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ListedModel, ModelResolver
 from controller.gateway.openai.chat_answers import ChatCompletionSerializer
+from controller.gateway.openai.embeddings import EmbeddingsRequest, EmbeddingsResponse
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextCompletionSerializer
 from controller.gateway.openapi import openapi_document
@@ -46,20 +47,23 @@ from controller.gateway.streaming_response import (
     ResponseSerializer,
 )
 from shared.errors import ClusterError, RequestError
+from shared.ids import SkillName
 from shared.messages.base import Priority, PriorityName, canonical_priority
 from shared.settings.gateway import GatewaySettings
 from shared.version import VERSION
 
 Body = ChatRequest | CompletionRequest | ResponsesRequest | MessagesRequest | CountTokensRequest
 E = TypeVar(
-    "E", ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountTokensRequest
-)
+    "E", ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountTokensRequest,
+    EmbeddingsRequest,
+)  # fmt: skip
 
 _EXPOSED_HEADERS = [
     "x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry",
     IGNORED_FIELDS_HEADER,
 ]  # fmt: skip
 """Response headers that a web page may read. The official clients obey those about retries."""
+_EMBED = SkillName("embed")
 _DEFAULT_TIMEOUT_MS = 86_400_000
 """The maximum: without a caller's `timeout_ms`, only `gateway.idle_timeout_ms` limits an answer."""
 
@@ -106,6 +110,7 @@ class GatewayApp:
             routes=[
                 self._route("/v1/chat/completions", self._chat, "POST"),
                 self._route("/v1/completions", self._completions, "POST"),
+                self._route("/v1/embeddings", self._embeddings, "POST"),
                 self._route("/v1/responses", self._responses, "POST"),
                 self._route("/v1/responses/{id}", stored.response, "GET", "DELETE"),
                 self._route("/v1/responses/{id}/input_items", stored.input_items, "GET"),
@@ -155,6 +160,23 @@ class GatewayApp:
         )
         return self._answer(
             request, body, model, answer_format, answer_format if body.streams else None
+        )
+
+    async def _embeddings(self, request: Request) -> ASGIApp:
+        body = await self._parse(EmbeddingsRequest, request)
+        if self.draining:
+            raise ShuttingDown()
+        model = body.model or await self._directory.default_model(_EMBED)
+        fields = {"timeout_ms": _DEFAULT_TIMEOUT_MS, **body.fields(), "input": body.input}
+        priority = _priority(body.priority)
+        return EmbeddingsResponse(
+            self._inference,
+            key_of(request),
+            CallerRequest(request_id_of(request), model, priority, fields),
+            dialect_of(request.url.path),
+            packed=body.encoding_format == "base64",
+            keep_alive_s=self._settings.keep_alive_ms / 1000,
+            send_timeout_s=self._settings.send_timeout_ms / 1000,
         )
 
     async def _responses(self, request: Request) -> ASGIApp:

@@ -15,7 +15,7 @@ from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ModelResolver
 from controller.gateway.rate_limiter import ClientRateLimiter
 from shared.bus import Bus
-from shared.client import Cluster, Completion, Stream
+from shared.client import Cluster, Completion, Embeddings, Stream
 from shared.client.inboxes import SharedInbox
 from shared.errors import ClusterError
 from shared.ids import ClientName, ModelId, RequestId
@@ -107,6 +107,23 @@ class InferenceStream:
         return self._stream.status, self._stream.progress
 
 
+@dataclass(slots=True)
+class _Admitted:
+    """A request within the limits of its key.
+
+    Attributes:
+        fields: of the cluster's request.
+        first_token_s, usage: set when they are known; they are counted at the end.
+    """
+
+    cluster: Cluster
+    skill: str
+    fields: dict[str, Any]
+    started_at: float
+    first_token_s: float | None = None
+    usage: Usage | None = None
+
+
 class InferenceClient:
     """Publishes the requests of all callers.
 
@@ -142,10 +159,39 @@ class InferenceClient:
             Unavailable: no controller answers.
             ClusterError: `not_allowed` or `rate_limit_exceeded`.
         """
+        async with self._admitted(key, call) as admitted:
+            stream = admitted.cluster.stream(
+                None, skill=admitted.skill, request_id=call.request_id, **admitted.fields
+            )
+            async with stream:
+                active = InferenceStream(stream, admitted.started_at, self._idle_timeout_s)
+                try:
+                    yield active
+                finally:
+                    admitted.first_token_s, admitted.usage = active.first_token_s, stream.usage
+
+    async def embed(self, key: ApiKey, call: CallerRequest) -> Embeddings:
+        """Return the embeddings of the texts in `input`.
+
+        Raises: as `active`.
+        """
+        async with self._admitted(key, call) as admitted:
+            fields = admitted.fields
+            texts = fields.pop("input")
+            embeddings = await admitted.cluster.embed(texts, skill=admitted.skill, **fields)
+            admitted.usage = embeddings.usage
+            return embeddings
+
+    @asynccontextmanager
+    async def _admitted(self, key: ApiKey, call: CallerRequest) -> AsyncIterator["_Admitted"]:
+        """Admit a request within the limits of its key, and count it.
+
+        Raises: as `active`.
+        """
         started_at = time.monotonic()
         model, code = "", "ok"
         self._metrics.request_started()
-        active: InferenceStream | None = None
+        admitted: _Admitted | None = None
         try:
             skill, model_id = await self._directory.resolve(call.model, key.models)
             model = model_id or skill
@@ -154,12 +200,8 @@ class InferenceClient:
                 fields = {**call.fields, "priority": priority}
                 if model_id is not None:
                     fields["model"] = model_id
-                stream = self._cluster(key.client).stream(
-                    skill=skill, request_id=call.request_id, **fields
-                )
-                async with stream:
-                    active = InferenceStream(stream, started_at, self._idle_timeout_s)
-                    yield active
+                admitted = _Admitted(self._cluster(key.client), skill, fields, started_at)
+                yield admitted
         except asyncio.CancelledError:
             code = "client_gone"
             raise
@@ -172,17 +214,17 @@ class InferenceClient:
         finally:
             seconds = time.monotonic() - started_at
             self._metrics.request_finished(key.client, model, code, seconds)
-            if active is not None and not call.counts_only:
-                await self._account(key, ModelId(model), active)
+            if admitted is not None and not call.counts_only:
+                await self._account(key, ModelId(model), admitted)
             logger.info(
                 "%s: %s for %s after %.2f s", code, model or "no model", key.client, seconds,
                 extra={"request_id": call.request_id, "client": key.client, "code": code},
             )  # fmt: skip
 
-    async def _account(self, key: ApiKey, model: ModelId, active: InferenceStream) -> None:
-        if active.first_token_s is not None:
-            self._metrics.first_token(model, active.first_token_s)
-        if (usage := active.stream.usage) is not None:
+    async def _account(self, key: ApiKey, model: ModelId, admitted: "_Admitted") -> None:
+        if admitted.first_token_s is not None:
+            self._metrics.first_token(model, admitted.first_token_s)
+        if (usage := admitted.usage) is not None:
             self._metrics.tokens_used(key.client, model, usage)
             await self._quotas.charge(key, usage.prompt_tokens + usage.completion_tokens)
 

@@ -134,14 +134,14 @@ class ModelResolver:
         """Return what an alias stands for; other names as they are."""
         return self._aliases.get(ModelId(name), name)
 
-    async def default_model(self) -> str:
-        """Return the value of `model` for requests without one: the skill `chat`, else any skill.
+    async def default_model(self, skill: SkillName = _DEFAULT_SKILL) -> str:
+        """Return the value of `model` for requests without one: this skill, else any.
 
         Raises:
             Unavailable: no controller answers.
         """
         skills = await self._skills()
-        return _DEFAULT_SKILL if _DEFAULT_SKILL in skills else next(iter(skills), "")
+        return skill if skill in skills else next(iter(skills), "")
 
     async def resolve(
         self, name: str, allowed: Collection[str] | None = None

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
+from controller.gateway.openai.embeddings import EmbeddingsRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.responses.requests import ResponsesRequest
 from shared.codec import StrictInput
@@ -27,6 +28,7 @@ _ERRORS = {
 _POST_PATHS: dict[str, tuple[type[StrictInput], str]] = {
     "/v1/chat/completions": (ChatRequest, "OpenAI's Chat Completions."),
     "/v1/completions": (CompletionRequest, "OpenAI's Completions."),
+    "/v1/embeddings": (EmbeddingsRequest, "OpenAI's Embeddings."),
     "/v1/responses": (ResponsesRequest, "OpenAI's Responses."),
     "/v1/messages": (MessagesRequest, "Anthropic's Messages."),
     "/v1/messages/count_tokens": (CountTokensRequest, "Counts the input tokens of a message."),

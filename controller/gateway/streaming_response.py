@@ -79,7 +79,7 @@ class InferenceResponse:
         inference: InferenceClient,
         key: ApiKey,
         call: CallerRequest,
-        response_format: ResponseSerializer,
+        response_format: ResponseSerializer | None,
         dialect: ApiErrorFormat,
         *,
         events: EventStreamSerializer | None,
@@ -111,12 +111,11 @@ class InferenceResponse:
 
     async def _answer(self, writer: "ResponseWriter") -> None:
         try:
+            if self._events is None:
+                await writer.respond(200, orjson.dumps(await self._whole()), {})
+                return
             async with self._inference.active(self._key, self._call) as active:
-                if self._events is not None:
-                    await self._stream(writer, active, self._events)
-                else:
-                    body = await self._response_format.whole(await active.collect())
-                    await writer.respond(200, orjson.dumps(body), {})
+                await self._stream(writer, active, self._events)
         except StalledReader:
             writer.abort()
         except ClusterError as error:
@@ -125,6 +124,12 @@ class InferenceResponse:
             else:
                 response = self._dialect.http_error(error, self._call.request_id)
                 await writer.respond(response.status, orjson.dumps(response.body), response.headers)
+
+    async def _whole(self) -> dict[str, Any]:
+        """Return the body of a complete answer."""
+        assert self._response_format is not None
+        async with self._inference.active(self._key, self._call) as active:
+            return await self._response_format.whole(await active.collect())
 
     async def _send_failure(self, writer: "ResponseWriter", error: ClusterError) -> None:
         """Send the error in a stream that has begun."""

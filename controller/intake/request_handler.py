@@ -192,9 +192,10 @@ class ClientMessageHandler:
         try:
             now = time.monotonic()
             request = self._read(message)
-            is_list = len(request.contents.prompts) > 1
+            router = leader.machine.router
+            is_list = router.splits(request, now)
             routed = first_part(request, now) if is_list else request
-            route = leader.machine.router.explain(routed, now)
+            route = router.explain(routed, now)
             answer = RouteAnswer(route=route)
         except RequestError as error:
             answer = RouteAnswer(code=error.code, message=error.message, param=error.param)

@@ -1,4 +1,5 @@
-"""The parts of a list of prompts: some choices of one prompt each, as requests of their own.
+"""The parts of a list of prompts: some choices of one prompt each, or some of the texts to embed,
+as requests of their own.
 
 The id of a part is derived from the request, so that a request that is published again finds its
 parts on the workers that have them.
@@ -8,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from controller.requests.request import RequestKey, TrackedRequest
+from controller.requests.request import TEXTS_PER_PART, RequestKey, TrackedRequest
 from shared.client.assembler import StreamAssembler
 from shared.client.recovery import StreamRecovery
 from shared.ids import RequestId
@@ -21,7 +22,7 @@ class PromptListPart:
     """
     Attributes:
         number: index of the part in its list.
-        prompt: index of the prompt.
+        prompt: index of the prompt, or of the first text.
         first: number of its first choice in the whole list.
         tries: how often the part was submitted and failed.
         losses: the number of those in which its worker lost contact with the leader.
@@ -52,8 +53,14 @@ class PromptListPart:
 
 
 def split(whole: TrackedRequest, max_choices: int) -> list[PromptListPart]:
-    """Split a request into parts with at most `max_choices` choices of one prompt each."""
+    """Split a request into parts with at most `max_choices` choices of one prompt each, or with
+    `TEXTS_PER_PART` texts to embed."""
     body = whole.contents
+    if body.embeds:
+        return [
+            PromptListPart(number, first, first, min(TEXTS_PER_PART, body.choices - first))
+            for number, first in enumerate(range(0, body.choices, TEXTS_PER_PART))
+        ]
     size = min(body.n, max(1, max_choices))
     parts: list[PromptListPart] = []
     for first in (
@@ -74,8 +81,8 @@ def part_id(key: RequestKey, choices: range, tries: int = 0) -> RequestId:
 
 
 def first_part(whole: TrackedRequest, now: float) -> TrackedRequest:
-    """Return the request for the first prompt of a list."""
-    return part_request(whole, PromptListPart(0, 0, 0, whole.contents.n), "", now)
+    """Return the request for the first part of a list."""
+    return part_request(whole, split(whole, whole.contents.n)[0], "", now)
 
 
 def part_request(
@@ -85,11 +92,15 @@ def part_request(
     whole list. It is not a turn of a session: parts do not wait for one another."""
     body = whole.contents
     changes: dict[str, Any] = {
-        "n": part.choices, "stream": True, "multiplex": True,
+        "stream": True, "multiplex": True,
         "request_id": None, "session_id": None, "affinity": None,
     }  # fmt: skip
-    if body.prompts:
-        changes["prompt"] = body.prompts[part.prompt]
+    if body.embeds:
+        changes["input"] = body.prompts[part.first : part.first + part.choices]
+    else:
+        changes["n"] = part.choices
+        if body.prompts:
+            changes["prompt"] = body.prompts[part.prompt]
     return TrackedRequest.arrived(
         whole.client,
         whole.skill,

@@ -10,7 +10,7 @@ from controller.routing.route_query import RouteQuery
 from shared.errors import Unavailable
 from shared.ids import ModelId, WorkerId
 from shared.messages.base import Priority
-from shared.messages.model_status import ModelStatus
+from shared.messages.model_status import EMBEDS_ONLY, ModelStatus
 from shared.messages.request import Requirements
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS, WorkerReport, rejects
 
@@ -181,6 +181,8 @@ def _missing_ability(status: ModelStatus, query: RouteQuery) -> Ineligibility | 
         if not query.structured:
             return None
         return Ineligibility("no_worker", "runs a release without reasoning, tools and schemas")
+    if query.generates and status.abilities == EMBEDS_ONLY:
+        return Ineligibility("not_supported", f"has {status.id}, which embeds texts only")
     missing = sorted(query.abilities.difference(status.abilities))
     if not missing:
         return None

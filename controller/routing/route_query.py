@@ -26,7 +26,8 @@ class RouteQuery(NamedTuple):
             request.
         is_turn: whether `session` is a session, which stays on its worker, and not an affinity.
         is_list_part: whether it is one of a list of prompts, which is answered after its last one.
-        abilities: those of `events.ABILITIES` that the model must have on the worker.
+        abilities: those of `model_status.ABILITIES` that the model must have on the worker.
+        generates: whether the answer is generated text, not embeddings.
         structured: whether it asks for reasoning, tools or a schema, which older workers lack.
     """
 
@@ -41,4 +42,5 @@ class RouteQuery(NamedTuple):
     is_turn: bool = False
     is_list_part: bool = False
     abilities: frozenset[str] = frozenset()
+    generates: bool = True
     structured: bool = False

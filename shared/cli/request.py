@@ -4,6 +4,8 @@ from typing import Any
 
 import click
 
+DEFAULT_SKILL = "chat"
+
 
 def request_options(function: Any) -> Any:
     """Add options for the fields of a request."""
@@ -21,7 +23,9 @@ def request_options(function: Any) -> Any:
         ),
         click.option("--system", help="System message."),
         click.option("--model", help="A model of the skill.  [default: the first available]"),
-        click.option("--skill", default="chat", show_default=True, help="A skill in cluster.yaml."),
+        click.option(
+            "--skill", default=DEFAULT_SKILL, show_default=True, help="A skill in cluster.yaml."
+        ),
     ):
         function = option(function)
     return function

@@ -11,7 +11,12 @@ import orjson
 from shared.cli.answer import answer_as_dict, print_answer
 from shared.cli.connection import with_cluster
 from shared.cli.options import json_option, prints_errors, settings_options, version_option
-from shared.cli.request import request_fields, request_options, system_messages
+from shared.cli.request import (
+    DEFAULT_SKILL,
+    request_fields,
+    request_options,
+    system_messages,
+)
 from shared.client import Cluster
 from shared.client.typed import read_value
 from shared.codec import strict_json
@@ -91,6 +96,13 @@ terminal, and is the field `reasoning` with --json. --no-think turns reasoning o
 \b
   cluster run --no-think "Which is larger, 9.9 or 9.11?"
   cluster run --json "Which is larger, 9.9 or 9.11?" | jq -r .reasoning
+
+With --embed a model that embeds texts returns a vector for PROMPT, or for each line of standard
+input, as one line of JSON each:
+
+\b
+  cluster run --embed "The capital of France is Paris."
+  cut -f2 notes.tsv | cluster run --embed - > vectors.jsonl
 """
 
 
@@ -99,6 +111,7 @@ terminal, and is the field `reasoning` with --json. --no-think turns reasoning o
     "--schema", metavar="FILE", type=click.Path(path_type=Path),
     help="File with a JSON schema that the answer must match.",
 )  # fmt: skip
+@click.option("--embed", is_flag=True, help="Embed the text; --skill is then `embed` by default.")
 @request_options
 @settings_options
 @json_option
@@ -108,6 +121,7 @@ terminal, and is the field `reasoning` with --json. --no-think turns reasoning o
 def command(
     prompt: tuple[str, ...],
     schema: Path | None,
+    embed: bool,
     config: Path | None,
     nats: str | None,
     token: str | None,
@@ -120,6 +134,9 @@ def command(
     text = sys.stdin.read() if prompt == ("-",) else " ".join(prompt)
     if not text.strip():
         raise SettingsError("PROMPT is empty")
+    if embed:
+        _embed(text, config, nats, token, skill, flags["model"], as_json=as_json)
+        return
     messages = [*system_messages(system), {"role": "user", "content": text}]
     fields = request_fields(flags)
 
@@ -139,6 +156,35 @@ def command(
         raise (_in_terms_of_file(error, schema) if schema is not None else error) from None
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _embed(
+    text: str,
+    config: Path | None,
+    nats: str | None,
+    token: str | None,
+    skill: str,
+    model: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the vector of each line of a text."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    chosen = {} if model is None else {"model": model}
+
+    async def ask(cluster: Cluster) -> None:
+        embeddings = await cluster.embed(
+            lines, skill="embed" if skill == DEFAULT_SKILL else skill, **chosen
+        )
+        if as_json:
+            tokens = embeddings.usage.prompt_tokens
+            result = {"embeddings": embeddings.vectors, "usage": {"prompt_tokens": tokens}}
+            click.echo(orjson.dumps(result).decode())
+            return
+        for vector in embeddings.vectors:
+            click.echo(orjson.dumps(vector).decode())
+
+    with_cluster(config, nats, token, ask, shows_progress=True)
 
 
 def _in_terms_of_file(error: StreamFailed, file: Path) -> ClusterError:

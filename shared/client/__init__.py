@@ -2,6 +2,7 @@
 
 from shared.client.cluster import Cluster, connect
 from shared.client.completion import Completion
+from shared.client.embeddings import Embeddings
 from shared.client.recovery import RecoveryTimes
 from shared.client.stream import Stream
 from shared.messages.stream import ChoiceOutput, Timings, Usage
@@ -10,6 +11,7 @@ __all__ = [
     "ChoiceOutput",
     "Cluster",
     "Completion",
+    "Embeddings",
     "RecoveryTimes",
     "Stream",
     "Timings",

@@ -12,7 +12,10 @@ from shared.ids import WorkerId
 
 ContentId = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 """The SHA-256 of a content, or its git object id, as reported by the model hub."""
-ModelFileName = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,255}$")]
+ModelFileName = Annotated[
+    str, Field(pattern=r"^([^./\\\x00-\x1f][^/\\\x00-\x1f]{0,99}/)?[^/\\\x00-\x1f]{1,255}$")
+]
+"""A file, or a file in a folder of the repository's top folder."""
 _MAX_FILES = 4096
 
 

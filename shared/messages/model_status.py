@@ -10,8 +10,10 @@ ModelState = Literal["available", "loading", "warm", "failed"]
 LoadPhase = Literal["downloading", "loading", "warming"]
 Batching = Literal["together", "alone"]
 """Whether the rows of a model decode in one batch, or one at a time."""
-ABILITIES = ("tools", "schema", "reasoning", "continuation")
-"""Abilities of a model beyond free text: tool calls, schemas, reasoning, continuation."""
+ABILITIES = ("tools", "schema", "reasoning", "continuation", "embedding")
+"""Abilities of a model beyond free text: tool calls, schemas, reasoning, continuation. A loaded
+model that embeds texts has `embedding` alone, and generates nothing."""
+EMBEDS_ONLY = ["embedding"]
 TYPICAL_BYTES_PER_TOKEN = 4.0
 """For English; used until the tokens of a model have been measured."""
 TYPICAL_ANSWER_TOKENS = 100.0

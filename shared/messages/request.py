@@ -28,6 +28,8 @@ from shared.messages.tools import Tools
 
 MAX_SEED = 2**53 - 1
 MAX_CHOICES = 128
+MAX_INPUTS = 2048
+"""Texts of one embedding request, as in OpenAI's API."""
 DEFAULT_MAX_TOKENS = 512
 MAX_STOP_STRINGS = 16
 # Validation of lists stops at the first error: collecting a million would block the controller.
@@ -40,6 +42,14 @@ Prompt = (
     | Annotated[list[Annotated[str, Field(min_length=1)]], _SEVERAL]
     | Annotated[list[TokenIds], _SEVERAL]
 )
+_INPUTS = Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)
+Input = (
+    Annotated[str, Field(min_length=1)]
+    | TokenIds
+    | Annotated[list[Annotated[str, Field(min_length=1)]], _INPUTS]
+    | Annotated[list[TokenIds], _INPUTS]
+)
+Dimensions = Annotated[int, Field(ge=1, le=65_536)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -116,7 +126,15 @@ class InferenceRequest(Tools):
     model: ModelName | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     prompt: Prompt | None = None
-    input: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    input: Input | None = Field(
+        None, description="texts to embed: each choice of the answer has one `embedding`"
+    )
+    dimensions: Dimensions | None = Field(
+        None, description="length of the embeddings, if the model can shorten them"
+    )
+    prompt_name: ModelName | None = Field(
+        None, description="which of the model's own prompts precedes each text of `input`"
+    )
 
     max_tokens: MaxTokens | None = Field(
         None, description="default: 512, or less if the model's context is shorter"
@@ -183,7 +201,12 @@ class InferenceRequest(Tools):
     def _one_kind_of_input(self) -> Self:
         if bool(self.messages) + bool(self.prompt) + bool(self.input) != 1:
             raise ValueError("exactly one of messages, prompt and input is needed")
-        if self.choices > MAX_CHOICES:
+        if self.input is None and (self.dimensions is not None or self.prompt_name is not None):
+            name = "dimensions" if self.dimensions is not None else "prompt_name"
+            raise ValueError(f"{name}: it goes with `input` only")
+        if self.embeds:
+            self._check_embedding()
+        elif self.choices > MAX_CHOICES:
             raise ValueError(f"n: times the number of prompts it must be at most {MAX_CHOICES}")
         if self.history == "kept" and (self.session_id is None or not self.messages):
             raise ValueError("history: `kept` goes with session_id and messages only")
@@ -195,6 +218,17 @@ class InferenceRequest(Tools):
         if self.resume is not None and self.choices > 1:
             raise ValueError("resume: it works for a single choice only")
         return self
+
+    def _check_embedding(self) -> None:
+        """Raises ValueError: a field requires that the model generates."""
+        for name in ("resume", "response_format", "structured_outputs", "session_id", "logprobs"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: it does not go with `input`")
+        for name in ("count_only", "continue_final_message"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: it does not go with `input`")
+        if self.n > 1:
+            raise ValueError("n: a text of `input` has one embedding")
 
     @model_validator(mode="after")
     def _may_continue(self) -> Self:
@@ -256,16 +290,28 @@ class InferenceRequest(Tools):
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """The plain prompts as a list; empty for a request with `messages`."""
-        match self.prompt:
+        """The plain prompts, or the texts to embed, as a list; empty for a request with
+        `messages`."""
+        given = self.prompt if self.input is None else self.input
+        match given:
             case None:
                 return []
             case str(text):
                 return [text]
             case [int(), *_]:
-                return [self.prompt]  # type: ignore[return-value]
+                return [given]  # type: ignore[return-value]
             case _:
-                return self.prompt  # type: ignore[return-value]
+                return given  # type: ignore[return-value]
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the answer is embeddings of texts, not generated tokens."""
+        return self.input is not None
+
+    @property
+    def slots(self) -> int:
+        """The batch slots that the answer takes: one per choice; embedding needs none."""
+        return 0 if self.embeds else self.choices
 
     @property
     def received_ids(self) -> list[int]:

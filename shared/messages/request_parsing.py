@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from shared.codec import first_problem, shortened
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import MAX_ID_LENGTH, RequestId
-from shared.messages.request import MAX_STOP_STRINGS, InferenceRequest
+from shared.messages.request import MAX_INPUTS, MAX_STOP_STRINGS, InferenceRequest
 
 MAX_KEYS = 4096
 # Errors of fields with several allowed shapes; pydantic's own message would list each shape.
@@ -21,7 +21,8 @@ _SHAPES = {
     "content": "must be a string or a list of text parts",
     "stop": f"must be a string or a list of at most {MAX_STOP_STRINGS} non-empty strings "
     "of at most 256 characters",
-    "input": "must be a string or a list of strings",
+    "input": "must be a non-empty string, a list of token ids, or a list of up to "
+    f"{MAX_INPUTS} of either",
     "tool_choice": "must be `none`, `auto`, `required`, or "
     '{"type": "function", "function": {"name": ...}}',
 }
@@ -32,15 +33,12 @@ def parse_request(payload: bytes) -> InferenceRequest:
 
     Raises:
         InvalidRequest: `payload` is not a valid request; `param` names the invalid field.
-        RequestError: a field requires something that is not supported yet.
     """
     reject_unusual_objects(payload)
     try:
-        request = InferenceRequest.model_validate_json(payload)
+        return InferenceRequest.model_validate_json(payload)
     except ValidationError as error:
         raise to_invalid_request(error) from None
-    _refuse_unsupported(request)
-    return request
 
 
 def check_request(body: dict[str, Any]) -> None:
@@ -128,10 +126,6 @@ def to_invalid_request(error: ValidationError) -> InvalidRequest:
         return InvalidRequest(f"{key}: a key must be a token id", param=key)
     param, message = first_problem(error)
     return InvalidRequest(message, param=param)
-
-
-def _refuse_unsupported(request: InferenceRequest) -> None:
-    reject_unsupported({"input": request.input is not None})
 
 
 def reject_unsupported(asked: Mapping[str, bool]) -> None:

@@ -12,6 +12,7 @@ import orjson
 from shared.codec import decode_object
 from shared.errors import ClusterError, DecodeError, StreamFailed, is_retryable
 from shared.ids import RequestId, WorkerId
+from shared.messages import vectors
 
 StatusName = Literal[
     "accepted", "queued", "loading", "prefill", "preempted", "migrating", "running"
@@ -27,6 +28,7 @@ attempt is delayed."""
 
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls", "error"]
 
+_OPTIONAL_FIELDS = ("logprobs", "finish_reason", "reasoning", "tool_calls", "stop_sequence")
 _STATUSES = frozenset(get_args(StatusName))
 
 
@@ -92,6 +94,8 @@ class ChoiceOutput:
     `text` is the content without `reasoning`. `tool_calls` has pieces of the calls, as OpenAI's
     deltas: {"index", "id", "type", "function": {"name", "arguments"}}, with `id`, `type` and `name`
     in the first piece of each call. Within one output reasoning comes first, calls last.
+    `embedding` is the vector of one text of `input`, as `vectors` packs it; such a choice has no
+    tokens. In JSON it is a list of numbers.
     """
 
     choice: int
@@ -104,6 +108,7 @@ class ChoiceOutput:
     tool_calls: list[dict[str, Any]] | None = None
     stop_sequence: str | None = None
     error: ErrorDetails | None = None
+    embedding: str | None = None
 
     @property
     def turn(self) -> dict[str, Any]:
@@ -309,12 +314,14 @@ def _put_output(body: dict[str, Any], output: ChoiceOutput) -> dict[str, Any]:
     body["index"] = output.index
     body["token_ids"] = output.token_ids
     body["text"] = output.text
-    for name in ("logprobs", "finish_reason", "reasoning", "tool_calls", "stop_sequence"):
+    for name in _OPTIONAL_FIELDS:
         value = getattr(output, name)
         if value is not None:
             body[name] = value
     if output.error is not None:
         body["error"] = _error_body(output.error)
+    if output.embedding is not None:
+        body["embedding"] = vectors.unpacked(output.embedding)
     return body
 
 
@@ -330,6 +337,7 @@ def _output_from(body: dict[str, Any]) -> ChoiceOutput:
         tool_calls=_objects(body, "tool_calls"),
         stop_sequence=_optional(body, "stop_sequence", str),
         error=_error_from(body["error"]) if "error" in body else None,
+        embedding=vectors.packed(body["embedding"]) if "embedding" in body else None,
     )
 
 

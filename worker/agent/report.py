@@ -54,7 +54,7 @@ def build_report(
         state=state,
         active_requests=scheduler.running,
         queued_requests=len(scheduler.admission),
-        choices=sum(len(request.unfinished) for request in scheduler.requests()),
+        choices=sum(len(r.unfinished) for r in scheduler.requests() if not r.embeds),
         max_batch_size=settings.worker.continuous_batching.max_rows * len(engines),
         max_queue_depth=scheduler.admission.max_depth,
         prefill_ms=round(prefill_ms(running, scheduler.requests(), speeds), 1),

@@ -8,13 +8,16 @@ from dataclasses import replace
 
 from shared.errors import ModelError
 from shared.ids import ModelId
+from shared.messages.model_status import EMBEDS_ONLY
 from worker.engine.batch import ModelBatch
 from worker.engine.device import free_for_kv_bytes, release_memory
+from worker.engine.embedding.model import EmbeddingModel
 from worker.engine.kv_block_store import KVBlockStore
 from worker.engine.load_errors import exit_description
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel, ModelLoadJob
 from worker.engine.row_cache import BLOCK_TOKENS
+from worker.engine.text_embedder import TextEmbedder
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import Fact, ModelFailed, ModelLoaded, ModelLoading
 from worker.link.orders import LoadModel
@@ -30,12 +33,13 @@ class EngineModels:
     Args:
         new_batch: makes the batch of a loaded model.
         kv_memory: uses the part of the budget that the caches leave.
+        embedder: serves the models that embed texts.
         activity: records which model is being loaded.
         kv_budget_bytes: the limit of all KV caches; by default a share of the free memory.
         engines: the number of engines of this machine that share the free memory.
 
     Attributes:
-        batches: of the loaded models.
+        batches: of the loaded models that generate.
         accounting: of their KV caches.
     """
 
@@ -43,19 +47,21 @@ class EngineModels:
         self,
         new_batch: Callable[[LoadedModel, KVAccounting], ModelBatch],
         kv_memory: KVBlockStore,
+        embedder: TextEmbedder,
         activity: EngineActivityRecord,
         *,
         kv_budget_bytes: int | None,
         engines: int,
     ) -> None:
         self._kv_memory = kv_memory
+        self._embedder = embedder
         self._activity = activity
         self._new_batch = new_batch
         self._kv_budget_bytes = kv_budget_bytes
         self._allowed_kv_bytes: int | None = None
         self._own_kv_bytes = kv_budget_bytes or 0
         self._engines = engines
-        self._models: dict[ModelId, LoadedModel] = {}
+        self._models: dict[ModelId, LoadedModel | EmbeddingModel] = {}
         self._waiting: deque[LoadModel] = deque()
         self._loading: ModelLoadJob | None = None
         self._reported_progress = 0.0
@@ -64,7 +70,7 @@ class EngineModels:
         self.batches: dict[ModelId, ModelBatch] = {}
         self.accounting = KVAccounting(self._own_kv_bytes, kv_memory.limit)
 
-    def find(self, model: ModelId) -> LoadedModel | None:
+    def find(self, model: ModelId) -> LoadedModel | EmbeddingModel | None:
         return self._models.get(model)
 
     # Loading.
@@ -124,13 +130,18 @@ class EngineModels:
             self._reported_progress = progress
             yield ModelLoading(model_id, progress)
 
-    def _add(self, model: LoadedModel, model_id: ModelId) -> ModelLoaded:
-        """Serve a model; its context is limited to what fits into the KV budget.
+    def _add(self, model: LoadedModel | EmbeddingModel, model_id: ModelId) -> ModelLoaded:
+        """Serve a model; the context of one that generates is limited to what fits into the KV
+        budget.
 
         Raises:
             ModelError: the KV budget holds less than one block of tokens.
         """
         self._update_budget()
+        if isinstance(model, EmbeddingModel):
+            self._models[model_id] = model
+            self._embedder.serve(model_id, model)
+            return _loaded(model_id, model)
         max_tokens = self.accounting.max_tokens(model.layout)
         if max_tokens < BLOCK_TOKENS:
             raise ModelError(
@@ -177,7 +188,7 @@ class EngineModels:
         self.accounting.lend_rest()
 
 
-def _advance(loading: ModelLoadJob, seconds: float) -> LoadedModel | None:
+def _advance(loading: ModelLoadJob, seconds: float) -> LoadedModel | EmbeddingModel | None:
     """Continue loading a model; its code cannot end the process.
 
     Raises:
@@ -191,7 +202,11 @@ def _advance(loading: ModelLoadJob, seconds: float) -> LoadedModel | None:
         raise ModelError(f"{loading.order.path}: {exit_description(error)}") from error
 
 
-def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:
+def _loaded(model_id: ModelId, model: LoadedModel | EmbeddingModel) -> ModelLoaded:
+    if isinstance(model, EmbeddingModel):
+        return ModelLoaded(
+            model_id, model.max_tokens, model.memory_bytes, list(EMBEDS_ONLY), list(model.warnings)
+        )
     verdict = model.verdict
     return ModelLoaded(
         model_id,

@@ -29,6 +29,7 @@ from worker.engine.preparation import (
 )
 from worker.engine.prompt import PreparedSequence
 from worker.engine.step_scheduler import StepScheduler
+from worker.engine.text_embedder import PreparedText, TextEmbedder
 from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
 from worker.link.activity import EngineActivityRecord
@@ -60,6 +61,7 @@ _MEASURE_INTERVAL_S = 1.0
 _MIN_LOADING_S = 0.05
 _FINAL_WRITES_S = 2.0
 _FINAL_WAIT_S = 0.01
+_PASS_SHARE = 0.5
 _ARRIVAL_WAIT_SHARE = 1 / 40
 _MAX_ARRIVAL_WAIT_S = 0.006
 """An idle engine delays the first prompts by this share of their prefill time: prompts sent at the
@@ -112,9 +114,11 @@ class Engine:
         self._max_chunk_tokens = max_chunk_tokens
         self._inbox: queue.SimpleQueue[Order | Prepared | Result] = queue.SimpleQueue()
         self._kv_memory = KVBlockStore(kv_memory, self._inbox.put)
+        self._embedder = TextEmbedder(self._activity)
         self._models = EngineModels(
             self._new_batch,
             self._kv_memory,
+            self._embedder,
             self._activity,
             kv_budget_bytes=kv_budget_bytes,
             engines=engines,
@@ -123,6 +127,8 @@ class Engine:
         self._preparation = PreparationThread(
             self._models.find, self._prefetched.find, self._inbox.put, self._activity
         )
+        self._max_pass_s = max_decode_stall_s
+        self._prefilled = False
         self._step_scheduler = StepScheduler(
             self._models.batches,
             send,
@@ -183,7 +189,7 @@ class Engine:
                     self._measured_at = 0.0  # report at once when the engine becomes idle
             for cached in self._kv_memory.take_cached():
                 self._send(cached)  # before prefill: the next turn of the session may be on its way
-            self._step_scheduler.prefill()
+            self._prefill_or_embed()
             if self._kv_memory.can_write:
                 self._kv_memory.write_one()
             self._measure()
@@ -204,6 +210,8 @@ class Engine:
                 case PreparedSequence():
                     self._start(item)
                     self._prefetched.forget(item.order.sequence)
+                case PreparedText():
+                    self._start_text(item)
                 case SequenceRejected():
                     self._preparation.finish(item.sequence)
                     self._prefetched.forget(item.sequence)
@@ -239,7 +247,12 @@ class Engine:
         return True
 
     def _arrived(self) -> Iterator[Order | Prepared | Result]:
-        busy = self._step_scheduler.can_step or self._models.is_loading or self._kv_memory.can_write
+        busy = (
+            self._step_scheduler.can_step
+            or len(self._embedder) > 0
+            or self._models.is_loading
+            or self._kv_memory.can_write
+        )
         wait_s, until = 0.0 if busy else _MEASURE_INTERVAL_S, math.inf
         with contextlib.suppress(queue.Empty):
             while True:
@@ -288,9 +301,39 @@ class Engine:
             return
         self._step_scheduler.add(sequence, prepared)
 
+    def _start_text(self, text: PreparedText) -> None:
+        order = text.order
+        cancelled = self._preparation.finish(order.sequence)
+        if self._models.find(order.model) is None:  # unloaded while its text was prepared
+            self._send(rejection(order, "model_unavailable", f"{order.model} was unloaded"))
+        elif cancelled:
+            self._send(StepCompleted([_cancelled(order)]))
+        else:
+            self._send(PrefillStarted(order.sequence, len(text.token_ids)))
+            self._embedder.add(text)
+
+    def _prefill_or_embed(self) -> None:
+        """Delay decoding rows once: for prompts or for texts, in turn if both wait."""
+        texts_first = self._prefilled and len(self._embedder) > 0
+        self._prefilled = not texts_first and self._step_scheduler.prefill()
+        if not self._prefilled and len(self._embedder) > 0:
+            self._embed()
+
+    def _embed(self) -> None:
+        """Run one pass over texts; rows that decode wait for half as long as for prefill."""
+        self._busy_since = None
+        self._wait_for_capacity()
+        self._busy_since = time.monotonic()
+        self._step_scheduler.read_ahead()  # so that a crash is attributed to the texts
+        share = _PASS_SHARE if self._step_scheduler.step_times else 1.0
+        self._send(StepCompleted(self._embedder.embed(share * self._max_pass_s)))
+        self._step_scheduler.skip_idle_time()
+
     def _cancel(self, sequence_id: int) -> None:
         if (sequence := self._step_scheduler.remove(sequence_id)) is not None:
             self._send(StepCompleted([sequence.cancel()]))
+        elif (text := self._embedder.remove(sequence_id)) is not None:
+            self._send(StepCompleted([_cancelled(text.order)]))
         else:
             self._preparation.cancel(sequence_id)
 
@@ -308,6 +351,8 @@ class Engine:
     def _unload(self, model: ModelId) -> None:
         for sequence in self._step_scheduler.remove_all(model):
             self._send(StepCompleted([sequence.cancel()]))
+        for text in self._embedder.remove_model(model):
+            self._send(StepCompleted([_cancelled(text.order)]))
         self._prefetched.forget_all(model)
         self._models.unload(model)
 
@@ -329,7 +374,7 @@ class Engine:
             accounting = self._models.accounting
             self._send(
                 EngineMeasured(
-                    len(self._step_scheduler),
+                    len(self._step_scheduler) + len(self._embedder),
                     mx.get_active_memory(),
                     mx.get_cache_memory(),
                     accounting.held_bytes,

@@ -30,6 +30,8 @@ from worker.engine.adapter_layers import apply_adapter
 from worker.engine.batching_verdicts import TOGETHER, BatchingVerdict, BatchingVerdictStore
 from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.context_length import ContextLength, find_context_length
+from worker.engine.embedding.kind import embedding_kind
+from worker.engine.embedding.model import EmbeddingModel, load_embedding_model
 from worker.engine.load_errors import Stage, loading_error
 from worker.engine.model_tokenizer import ModelTokenizer, load_tokenizer
 from worker.engine.named_templates import NamedTemplates, template_text
@@ -39,8 +41,10 @@ from worker.engine.probe import find_verdict
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.orders import LoadModel
 from worker.models.adapters import find_unused_adapters, inspect_adapter
+from worker.models.file_reading import read_object
 from worker.models.files import check_config, fingerprint
 
+_MAX_CONFIG_BYTES = 16_000_000
 _log = logging.getLogger(__name__)
 
 _TOKENIZER_WAIT_S = 0.01
@@ -96,6 +100,7 @@ class LoadedModel:
             "schema": self.grammars is not None,
             "reasoning": self.format.can_reason,
             "continuation": self.templates is not None and self.templates.continues,
+            "embedding": False,
         }
         return [ability for ability in ABILITIES if can[ability]]
 
@@ -113,7 +118,7 @@ class ModelLoadJob:
         self.progress = 0.0
         self._steps = _loading_steps(order)
 
-    def advance(self, seconds: float) -> LoadedModel | None:
+    def advance(self, seconds: float) -> LoadedModel | EmbeddingModel | None:
         """Continue for about `seconds`, and at least one step; return the model once it is loaded.
 
         Raises:
@@ -124,7 +129,7 @@ class ModelLoadJob:
             try:
                 self.progress = next(self._steps)
             except StopIteration as stop:
-                return cast(LoadedModel, stop.value)
+                return cast(LoadedModel | EmbeddingModel, stop.value)
             if time.perf_counter() >= until:
                 return None
 
@@ -134,23 +139,28 @@ class ModelLoadJob:
 
 
 def load_model(order: LoadModel) -> LoadedModel:
-    """Load a model in one call.
+    """Load a model that generates, in one call.
 
     Raises:
         ModelError: says what is wrong with which file.
     """
     model = ModelLoadJob(order).advance(math.inf)
-    assert model is not None
+    assert isinstance(model, LoadedModel)
     return model
 
 
-def _loading_steps(order: LoadModel) -> Generator[float, None, LoadedModel]:
+def _loading_steps(
+    order: LoadModel,
+) -> Generator[float, None, LoadedModel | EmbeddingModel]:
     """Load weights and tokenizer and measure some passes; yield the progress after each step."""
     yield 0.0
     folder = Path(order.path)
     check_config(folder / "config.json", order.path, trust_remote_code=order.trust_remote_code)
     stage: Stage = "network"
     try:
+        config = read_object(folder / "config.json", max_bytes=_MAX_CONFIG_BYTES)
+        if embedding_kind(folder, config) == "embedding":
+            return load_embedding_model(folder)
         with ThreadPoolExecutor(1, "tokenizer") as thread:
             network, config = _load_network(
                 folder, lazy=True, trust_remote_code=order.trust_remote_code

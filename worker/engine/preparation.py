@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from shared.errors import ClusterError
 from shared.ids import ModelId
+from worker.engine.embedding.model import EmbeddingModel
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence, prepare
+from worker.engine.text_embedder import PreparedText, prepare_text
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import SequenceRejected
 from worker.link.orders import CancelPrefixPrefetch, PrefetchPrefix, SubmitSequence
@@ -31,6 +33,7 @@ class PreparedPrefetch:
 
 Prepared = (
     PreparedSequence
+    | PreparedText
     | SequenceRejected
     | PreparationCancelled
     | PreparedPrefetch
@@ -51,7 +54,7 @@ class PreparationThread:
 
     def __init__(
         self,
-        find: Callable[[ModelId], LoadedModel | None],
+        find: Callable[[ModelId], LoadedModel | EmbeddingModel | None],
         find_prefetched: Callable[[SubmitSequence], PreparedSequence | None],
         put: Callable[[Prepared], None],
         activity: EngineActivityRecord,
@@ -103,7 +106,7 @@ class PreparationThread:
             case CancelPrefixPrefetch():
                 self._put(order)
 
-    def _prepare(self, order: SubmitSequence) -> PreparedSequence | SequenceRejected:
+    def _prepare(self, order: SubmitSequence) -> PreparedSequence | PreparedText | SequenceRejected:
         if (prefetched := self._find_prefetched(order)) is not None:
             return prefetched
         model = self._find(order.model)
@@ -111,6 +114,8 @@ class PreparationThread:
             return rejection(order, "model_unavailable", f"{order.model} is not loaded")
         self._activity.prepare(EngineActivity("prompt", order.model, (order.sequence,)))
         try:
+            if isinstance(model, EmbeddingModel):
+                return prepare_text(order, model)
             return prepare(order, model)
         except ClusterError as error:
             return SequenceRejected(order.sequence, error.code, error.message, error.param)

@@ -55,6 +55,8 @@ def prepare(order: SubmitSequence, model: LoadedModel) -> PreparedSequence:
         RequestError: the prompt cannot be rendered, is too long, or has unknown tokens; or the
             constraint of the answer cannot be met.
     """
+    if order.embedding is not None:
+        raise RequestError(f"{order.model} generates text, and embeds none", code="not_supported")
     prompt = _tokenise(order, model)
     prompt_ids = prompt.token_ids
     if not prompt_ids:

@@ -290,10 +290,11 @@ class StepScheduler:
     def _sequence_ids(self, model: ModelId) -> tuple[int, ...]:
         return tuple(each.id for each in self._sequences.values() if each.model == model)
 
-    def prefill(self) -> None:
-        """Prefill for as long as decoding rows may wait, if `step` decided that prefill is next."""
+    def prefill(self) -> bool:
+        """Prefill for as long as decoding rows may wait, if `step` decided that prefill is next;
+        return whether it was."""
         if not self._prefill_next:
-            return
+            return False
         self._prefill_next = False
         alone = not self._groups()
         began_at = time.perf_counter()
@@ -315,6 +316,7 @@ class StepScheduler:
                 break
         for group in self._groups():
             group.stepped = False
+        return True
 
     @property
     def _longest_prefill_s(self) -> float:

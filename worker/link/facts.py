@@ -150,11 +150,12 @@ class SequenceOutput:
     calls: list[ToolCallPiece] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     reasoning_tokens: int = 0
+    embedding: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepCompleted:
-    """The outputs of one decode step, in one frame."""
+    """The outputs of one decode step, or of one pass over texts to embed, in one frame."""
 
     outputs: list[SequenceOutput]
 

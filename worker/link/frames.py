@@ -20,6 +20,7 @@ from worker.link.facts import (
     ToolCallPiece,
 )
 from worker.link.orders import (
+    EmbeddingOptions,
     Order,
     PrefetchPrefix,
     Sampling,
@@ -35,6 +36,11 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 BACKLOG_LIMIT_BYTES = 8 * 1024 * 1024
 """Above this many unread bytes on the agent's side, the engine pauses decoding."""
 
+_OPTIONS = (
+    ("calling", ToolCallingOptions),
+    ("structure", Structure),
+    ("embedding", EmbeddingOptions),
+)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Order), *get_args(Fact))}
 
 
@@ -73,7 +79,7 @@ def decode_body(body: bytes) -> Order | Fact:
 def _submit(order: dict[str, Any]) -> SubmitSequence:
     order["sampling"] = Sampling(**order["sampling"])
     order["sent"] = SentCharacters(**order["sent"])
-    for name, kind in (("calling", ToolCallingOptions), ("structure", Structure)):
+    for name, kind in _OPTIONS:
         if order[name] is not None:
             order[name] = kind(**order[name])
     return SubmitSequence(**order)

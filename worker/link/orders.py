@@ -54,6 +54,14 @@ class ToolCallingOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingOptions:
+    """How a text is embedded; the fields are those of the request."""
+
+    dimensions: int | None = None
+    prompt_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoadModel:
     """Load a model.
 
@@ -84,7 +92,8 @@ class UnloadModel:
 
 @dataclass(frozen=True, slots=True)
 class SubmitSequence:
-    """Generate one sequence from `messages` (a chat), `text` or `token_ids`.
+    """Generate one sequence from `messages` (a chat), `text` or `token_ids`; or embed `text` or
+    `token_ids`.
 
     The answer continues after `resumed_ids` and `replayed_ids`.
 
@@ -103,6 +112,7 @@ class SubmitSequence:
         thinking_budget: maximum number of reasoning tokens.
         continues: the answer continues the last message.
         debug: warnings report how messages were reordered.
+        embedding: embed the text instead.
     """
 
     sequence: int
@@ -129,6 +139,7 @@ class SubmitSequence:
     debug: bool = False
     calling: ToolCallingOptions | None = None
     structure: Structure | None = None
+    embedding: EmbeddingOptions | None = None
 
     @property
     def is_trial(self) -> bool:

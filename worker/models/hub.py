@@ -15,9 +15,13 @@ from worker.models.files import WEIGHTS, is_weights
 from worker.models.hub_errors import endpoint
 
 _TEMPLATES = "additional_chat_templates"
-"""The only folder that is read: named chat templates beside the default one."""
+"""Named chat templates beside the default one."""
+_MODULE = "[0-9]_*"
+"""Folders of sentence-transformers, such as 1_Pooling: what follows the network of an embedding
+model. No other folder is read."""
 _NEEDED = [
     "*.json", "*.jsonl", "*.jinja", "*.txt", "*.model", "*.tiktoken", WEIGHTS, *adapters.WEIGHTS,
+    f"{_MODULE}/model.safetensors",
 ]  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONTENT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -57,12 +61,15 @@ class HubListing:
 
 
 def _other_folders(folder: str) -> Iterator[str]:
-    """Yield patterns of all files in other folders than this one, and in its subfolders."""
+    """Yield patterns of all files in other folders than this one and those of `_MODULE`, and in
+    their subfolders."""
     for end, character in enumerate(folder):
-        yield f"{folder[:end]}[!{character}/]*/*"
+        digits = "" if end else "0-9"
+        yield f"{folder[:end]}[!{character}{digits}/]*/*"
         yield f"{folder[:end]}/*"
     yield f"{folder}[!/]*/*"
     yield f"{folder}/*/*"
+    yield from ("[0-9][!_]*/*", "[0-9]/*", f"{_MODULE}/*/*")
 
 
 NOT_NEEDED = list(_other_folders(_TEMPLATES))

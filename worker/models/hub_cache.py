@@ -19,6 +19,7 @@ from worker.models.adapters import inspect_adapter, is_adapter
 from worker.models.blob_download import BlobDownload
 from worker.models.files import inspect
 from worker.models.hub import NOT_NEEDED, HubListing, is_commit, needed_names, needed_patterns
+from worker.peer_files.cached_files import relative_names
 
 
 def folder() -> Path:
@@ -49,7 +50,7 @@ def complete_snapshot(repo: str, revision: str | None, *, code: bool) -> Path | 
 
 def size_bytes(snapshot: Path, *, code: bool) -> int:
     """Return the size of the files that a model needs; a snapshot may have others."""
-    names = needed_names(os.listdir(snapshot), code=code)
+    names = needed_names(relative_names(snapshot), code=code)
     return sum((snapshot / name).stat().st_size for name in names)
 
 

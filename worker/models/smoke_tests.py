@@ -3,9 +3,8 @@
 import itertools
 from typing import NamedTuple
 
-from shared.ids import ModelId
 from worker.engine_process.process import EngineProcess
-from worker.link.orders import Sampling, SubmitSequence
+from worker.link.orders import EmbeddingOptions, Sampling, SubmitSequence
 from worker.models.worker_models import WorkerModel
 
 _SMOKE_TEST_TOKENS = 3
@@ -31,10 +30,11 @@ class ModelSmokeTests:
         return bool(self._running)
 
     def begin(self, engine: EngineProcess, model: WorkerModel) -> None:
-        """Order an engine to generate the first tokens of a model that it has loaded."""
+        """Order an engine to generate the first tokens of a model that it has loaded, or to embed a
+        text."""
         sequence = next(self._numbers)
         self._running[sequence] = ModelSmokeTest(engine, model)
-        engine.send(_order(sequence, model.id))
+        engine.send(_order(sequence, model))
 
     def finish(self, sequence: int) -> ModelSmokeTest | None:
         """Remove and return the smoke test of a sequence that has ended; None if there is none."""
@@ -45,10 +45,10 @@ class ModelSmokeTests:
         self._running = {n: each for n, each in self._running.items() if each.engine is not engine}
 
 
-def _order(sequence: int, model: ModelId) -> SubmitSequence:
+def _order(sequence: int, model: WorkerModel) -> SubmitSequence:
     return SubmitSequence(
         sequence=sequence,
-        model=model,
+        model=model.id,
         messages=None,
         text="Hello",
         token_ids=None,
@@ -56,4 +56,5 @@ def _order(sequence: int, model: ModelId) -> SubmitSequence:
         stop=[],
         stop_token_ids=[],
         sampling=_GREEDY,
+        embedding=EmbeddingOptions() if model.embeds else None,
     )

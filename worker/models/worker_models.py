@@ -9,6 +9,7 @@ from shared.folders import cache_folder
 from shared.ids import ModelId
 from shared.messages.model_status import (
     ABILITIES,
+    EMBEDS_ONLY,
     Batching,
     LoadPhase,
     ModelPerformance,
@@ -69,6 +70,11 @@ class WorkerModel:
     used_at: float = -math.inf
     failed_at: float = -math.inf
     transient: bool = False
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it embeds texts, and generates nothing; False before it was loaded."""
+        return self.abilities == EMBEDS_ONLY
 
     @property
     def held_bytes(self) -> int:

@@ -26,7 +26,8 @@ class CachedFiles:
         contents: the paths of complete contents, by id.
         sizes_bytes: the sizes of the contents, by id.
         commit: the commit of the requested revision; empty if unknown here.
-        files: the content ids of that commit's files in its top folder, by name.
+        files: the content ids of that commit's files, by name; those in folders of the top folder
+            have the name of the folder before theirs.
     """
 
     contents: Mapping[str, Path]
@@ -81,12 +82,27 @@ def _files(snapshot: Path) -> Mapping[str, str]:
     """Return the content ids of files that are links to contents, by name; empty on a file system
     without links."""
     try:
-        names = os.listdir(snapshot)
+        names = relative_names(snapshot)
         linked = {name: os.readlink(snapshot / name) for name in names if _is_link(snapshot / name)}
     except OSError:
         return {}
     ids = {name: Path(target).name for name, target in linked.items()}
     return {name: content for name, content in ids.items() if _CONTENT.fullmatch(content)}
+
+
+def relative_names(folder: Path) -> list[str]:
+    """Return the names of the files in a folder, and in its folders as `folder/file`.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    names = []
+    for name in sorted(os.listdir(folder)):
+        if (folder / name).is_dir():
+            names += [f"{name}/{each}" for each in sorted(os.listdir(folder / name))]
+        else:
+            names.append(name)
+    return names
 
 
 def _is_link(path: Path) -> bool:

@@ -128,9 +128,14 @@ class ActiveRequest:
         return self.level == PRIORITIES[0]
 
     @property
-    def counts_only(self) -> bool:
-        """Whether only the tokens of the prompt are counted, which needs no slot in a batch."""
-        return self.dispatch.request.count_only
+    def generates(self) -> bool:
+        """Whether the answer is generated: not embeddings, and not only the number of tokens of the
+        prompt. Nothing else needs a slot in a batch, or is cached."""
+        return not (self.embeds or self.dispatch.request.count_only)
+
+    @property
+    def embeds(self) -> bool:
+        return self.dispatch.request.embeds
 
     @property
     def session(self) -> tuple[ClientName, str] | None:
@@ -234,7 +239,7 @@ class ActiveRequest:
         last choice. What an earlier attempt sent is not sent again, except its last output, which
         the client may not have received."""
         known = choice.is_known(output)
-        if output.token_ids and not known:
+        if (output.token_ids or output.embedding) and not known:
             self.times.first_token_at = self.times.first_token_at or time.monotonic()
             self.status, self.progress = "running", None
         is_new = not known or output.index + len(output.token_ids) == len(choice.known_ids)
@@ -250,6 +255,7 @@ class ActiveRequest:
             reasoning=output.reasoning or None,
             tool_calls=[self._call_piece(choice, piece) for piece in output.calls] or None,
             stop_sequence=output.stop_sequence,
+            embedding=output.embedding,
         )
         self._warnings += [each for each in output.warnings if each not in self._warnings]
         self._log.append(part)

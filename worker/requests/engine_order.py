@@ -3,7 +3,13 @@
 from shared.messages.base import PRIORITIES
 from shared.messages.dispatch import choice_seed
 from shared.messages.request import InferenceRequest
-from worker.link.orders import Sampling, SentCharacters, SubmitSequence, ToolCallingOptions
+from worker.link.orders import (
+    EmbeddingOptions,
+    Sampling,
+    SentCharacters,
+    SubmitSequence,
+    ToolCallingOptions,
+)
 from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest
 
@@ -49,9 +55,10 @@ def submit_order(request: ActiveRequest, choice: ActiveChoice) -> SubmitSequence
         calling=_calling(body),
         structure=body.structure,
         replayed_ids=list(choice.known_ids[len(body.received_ids) :]) if replays else [],
-        ended=choice.known_end if replays else None,
+        ended=choice.known_end if replays and not body.embeds else None,
         count_only=body.count_only,
         session=body.cache_session,
+        embedding=EmbeddingOptions(body.dimensions, body.prompt_name) if body.embeds else None,
     )
 
 

@@ -27,6 +27,9 @@ from worker.scheduling.suspect_admission import SuspectAdmission
 _LEAST_AHEAD = 2
 _SHARE_AHEAD = 4
 _PATIENCE_S = 10.0
+_MAX_TEXTS = 256
+"""An engine gets a request with texts to embed while it has fewer texts than this: enough for full
+passes, and few enough that urgent requests wait for little."""
 _MAX_PREFETCHES = 2
 """Maximum number of queued requests for which one engine prefetches."""
 
@@ -36,12 +39,14 @@ class _Kind(NamedTuple):
 
     model: ModelId
     urgent: bool
-    counts_only: bool
+    generates: bool
+    embeds: bool
     suspect: bool
 
 
 def _kind(request: ActiveRequest) -> _Kind:
-    return _Kind(request.model, request.urgent, request.counts_only, request.suspect)
+    generates, embeds = request.generates, request.embeds
+    return _Kind(request.model, request.urgent, generates, embeds, request.suspect)
 
 
 class AdmissionQueue:
@@ -225,8 +230,8 @@ class AdmissionQueue:
         self._prefetch_planner.on_engine_lost(engine)
 
     def _is_held(self, kind: _Kind) -> bool:
-        """Whether an engine holds the model, and the request needs prefill."""
-        return bool(self._models[kind.model].engines) and not kind.counts_only
+        """Whether an engine holds the model, and the request needs a prefix."""
+        return bool(self._models[kind.model].engines) and kind.generates
 
     def _expected_engine(self, request: ActiveRequest, ahead: Counter[int]) -> EngineProcess | None:
         """Predict the engine of a request; one that prefetches for it already remains the
@@ -284,7 +289,9 @@ class AdmissionQueue:
         if kind.suspect and not self._quarantine.admits(kind.model):
             return None
         holders = self._models[kind.model].engines
-        if kind.counts_only:
+        if kind.embeds:
+            return self._selection.choose(kind.model, holders)
+        if not kind.generates:
             return self._selection.least_busy(holders)
         return self._selection.choose(
             kind.model, holders, session, urgent=kind.urgent, extra=extra, cost=cost
@@ -292,6 +299,8 @@ class AdmissionQueue:
 
     def _max_sequences(self, engine: EngineProcess, model: ModelId, urgent: bool) -> int:
         """Return how many sequences of a model an engine may have."""
+        if self._models[model].embeds:
+            return _MAX_TEXTS
         if urgent:
             return self._most_rows
         limits = (batch.limit for batch in engine.measured.batches if batch.model == model)

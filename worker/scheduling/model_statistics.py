@@ -119,7 +119,7 @@ def prefill_ms(
     waiting_ms = 0.0
     for request in requests:
         speed = speeds[request.model]
-        if request.started or request.counts_only or not speed.prefill_tokens_per_s:
+        if request.started or not request.generates or not speed.prefill_tokens_per_s:
             continue
         left_ms = 1000 * request.expected_left_tokens(speed) / speed.prefill_tokens_per_s
         if request.engine is None:

@@ -100,5 +100,5 @@ class StepResultHandler:
                 tokens=prompt.tokens,
                 cached_tokens=prompt.cached_tokens,
             )
-        if output.finish_reason in ("stop", "length") and not request.counts_only:
+        if output.finish_reason in ("stop", "length") and request.generates:
             self._speeds.answered(request.model, choice.tokens)

@@ -76,7 +76,7 @@ class SessionStore:
 
     def begin(self, request: ActiveRequest) -> None:
         """Record that a turn was admitted to an engine."""
-        if request.session is None or request.counts_only:
+        if request.session is None or not request.generates:
             return
         assert request.engine is not None
         now = self._clock()
@@ -92,7 +92,7 @@ class SessionStore:
     def end(self, request: ActiveRequest, *, answered: bool) -> None:
         """Record the end of a turn that was begun; without an answer it does not count."""
         session = self._sessions.get(request.session) if request.session is not None else None
-        if session is None or request.counts_only or request.engine is None:
+        if session is None or not request.generates or request.engine is None:
             return
         session.active = max(0, session.active - 1)
         session.used_at = self._clock()
@@ -114,7 +114,7 @@ class SessionStore:
     ) -> None:
         """Record the cached sequence of a turn; it replaces that of the turn before."""
         session = self._sessions.get(request.session) if request.session is not None else None
-        if session is None or request.counts_only:
+        if session is None or not request.generates:
             return
         if (session.engine, session.end) == (engine, cached.end):
             return

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import InvalidRequest, RequestError
+from shared.errors import InvalidRequest
 from shared.ids import ClientName, RequestId
 from shared.messages.request import MAX_SEED, InferenceRequest, default_seed
 from shared.messages.request_parsing import RequestHeader, parse_request
@@ -195,15 +195,46 @@ def test_fields_that_do_not_go_together_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("body", "param"),
+    ("given", "texts"),
     [
-        ({"input": "embed me"}, "input"),
+        ("embed me", ["embed me"]),
+        (["one", "two"], ["one", "two"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
     ],
 )
-def test_what_is_known_but_not_served_yet_says_so(body: dict[str, Any], param: str) -> None:
-    with pytest.raises(RequestError) as caught:
+def test_texts_to_embed_have_one_choice_each(given: Any, texts: list[Any]) -> None:
+    request = parse_request(orjson.dumps({"input": given, "dimensions": 8, "prompt_name": "query"}))
+    assert request.embeds
+    assert request.prompts == texts
+    assert (request.choices, request.slots) == (len(texts), 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["fine", ""]}, "input"),
+        ({"input": ["fine", 5]}, "input"),
+        ({"input": [[1], []]}, "input"),
+        ({"input": ["text"] * 2049}, "input"),
+        ({"input": "text", "n": 2}, "n"),
+        ({"input": "text", "count_only": True}, "count_only"),
+        ({"input": "text", "session_id": "s"}, "session_id"),
+        ({"input": "text", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"input": "text", "dimensions": 0}, "dimensions"),
+        ({"prompt": "text", "dimensions": 8}, "dimensions"),
+        ({"prompt": "text", "prompt_name": "query"}, "prompt_name"),
+        ({"prompt": "text", "input": "text"}, None),
+    ],
+)
+def test_what_does_not_go_with_texts_to_embed_is_named(
+    body: dict[str, Any], param: str | None
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
         parse_request(orjson.dumps(body))
-    assert (caught.value.code, caught.value.param) == ("not_supported", param)
+    assert caught.value.param == param
 
 
 def test_numbers_of_any_size_have_a_fingerprint() -> None:

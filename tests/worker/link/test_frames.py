@@ -27,7 +27,14 @@ from worker.link.frames import (
     encode_frame,
     frame_length,
 )
-from worker.link.orders import Order, Sampling, SentCharacters, SubmitSequence, ToolCallingOptions
+from worker.link.orders import (
+    EmbeddingOptions,
+    Order,
+    Sampling,
+    SentCharacters,
+    SubmitSequence,
+    ToolCallingOptions,
+)
 
 _INTEGERS = st.integers(0, 2**64 - 1)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -66,6 +73,7 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     list[SequenceOutput]: st.lists(st.deferred(lambda: _messages(SequenceOutput)), max_size=4),
     SentCharacters: st.deferred(lambda: _messages(SentCharacters)),
     ToolCallingOptions | None: st.none() | st.deferred(lambda: _messages(ToolCallingOptions)),
+    EmbeddingOptions | None: st.none() | st.deferred(lambda: _messages(EmbeddingOptions)),
     Structure | None: st.none() | st.deferred(lambda: _messages(Structure)),
     list[ToolCallPiece]: st.lists(st.deferred(lambda: _messages(ToolCallPiece)), max_size=3),
     dict[str, Any]: st.dictionaries(st.text(), _JSON, max_size=3),

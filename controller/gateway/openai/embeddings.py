@@ -1,0 +1,93 @@
+"""OpenAI's Embeddings."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from controller.gateway.api_keys import ApiKey
+from controller.gateway.error_format import ApiErrorFormat
+from controller.gateway.inference_client import CallerRequest, InferenceClient
+from controller.gateway.openai.messages import Short
+from controller.gateway.streaming_response import InferenceResponse
+from shared.client import Embeddings
+from shared.codec import StrictInput
+from shared.messages.base import PriorityName
+from shared.messages.request import Dimensions, Input, ModelName, TimeoutMs
+
+
+class EmbeddingsRequest(StrictInput):
+    """`POST /v1/embeddings`."""
+
+    input: Input = Field(examples=["The capital of France is Paris."])
+    model: ModelName | None = Field(
+        None, description="A model, a skill or an alias.", examples=["embed"]
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Dimensions | None = None
+    user: Short | None = None
+
+    # Extensions of the cluster.
+    prompt_name: ModelName | None = Field(
+        None, description="Which of the model's own prompts precedes each text, such as `query`."
+    )
+    priority: PriorityName | None = None
+    timeout_ms: TimeoutMs | None = None
+
+    @property
+    def ignored_tools(self) -> list[str]:
+        """Always empty: there are no tools."""
+        return []
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the cluster's request, except `input`."""
+        return self.model_dump(
+            include={"dimensions", "prompt_name", "timeout_ms"}, exclude_none=True
+        )
+
+
+class EmbeddingsResponse(InferenceResponse):
+    """An ASGI response.
+
+    Args:
+        packed: vectors as base64 instead of numbers.
+    """
+
+    def __init__(
+        self,
+        inference: InferenceClient,
+        key: ApiKey,
+        call: CallerRequest,
+        dialect: ApiErrorFormat,
+        *,
+        packed: bool,
+        keep_alive_s: float,
+        send_timeout_s: float,
+    ) -> None:
+        self._packed = packed
+        super().__init__(
+            inference, key, call, None, dialect,
+            events=None, keep_alive_s=keep_alive_s, send_timeout_s=send_timeout_s,
+        )  # fmt: skip
+
+    async def _whole(self) -> dict[str, Any]:
+        embeddings = await self._inference.embed(self._key, self._call)
+        return embedding_list(embeddings, self._call.model, packed=self._packed)
+
+
+def embedding_list(embeddings: Embeddings, model: str, *, packed: bool) -> dict[str, Any]:
+    """Return the body of an answer.
+
+    Args:
+        packed: vectors as base64 instead of numbers.
+    """
+    vectors = embeddings.packed if packed else embeddings.vectors
+    tokens = embeddings.usage.prompt_tokens
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }

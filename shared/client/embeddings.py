@@ -1,0 +1,80 @@
+"""Embeddings of many texts: sent in several requests where one message cannot hold them all."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from shared.client.completion import Completion
+from shared.errors import StreamFailed
+from shared.messages import vectors
+from shared.messages.request import MAX_INPUTS
+from shared.messages.stream import ErrorDetails, Usage
+
+Text = str | list[int]
+"""A text, or its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The embeddings of texts, in their order.
+
+    Attributes:
+        packed: each vector as float32 in base64; `vectors` has them as numbers.
+        warnings: sentences for people.
+    """
+
+    packed: tuple[str, ...]
+    usage: Usage
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def vectors(self) -> list[list[float]]:
+        return [vectors.unpacked(each) for each in self.packed]
+
+
+def batches(texts: Sequence[Text], max_bytes: int) -> Iterator[list[Text]]:
+    """Yield the texts in lists that fit into one request of `max_bytes` each; a text that is too
+    long by itself has a list of its own."""
+    batch: list[Text] = []
+    used = 0
+    for text in texts:
+        size = len(orjson.dumps(text)) + 1
+        if batch and (used + size > max_bytes or len(batch) == MAX_INPUTS):
+            yield batch
+            batch, used = [], 0
+        batch.append(text)
+        used += size
+    if batch:
+        yield batch
+
+
+def joined(answers: Sequence[Completion]) -> Embeddings:
+    """Return the embeddings of all batches, in order.
+
+    Raises:
+        StreamFailed: a text could not be embedded; `param` names it by its number.
+    """
+    packed: list[str] = []
+    for answer in answers:
+        for output in answer.choices:
+            if output.error is not None:
+                raise failed(output.error, len(packed) - output.choice)
+            packed.append(output.embedding or "")
+    usage = Usage(sum(answer.usage.prompt_tokens for answer in answers), 0, 0)
+    warnings = dict.fromkeys(warning for answer in answers for warning in answer.warnings)
+    return Embeddings(tuple(packed), usage, tuple(warnings))
+
+
+def failed(error: ErrorDetails, first: int) -> StreamFailed:
+    """Return the error of a batch; a text is named by its number among all texts.
+
+    Args:
+        first: the number of the first text of the batch.
+    """
+    name, _, number = (error.param or "").partition(".")
+    if name == "input" and number.isdecimal():
+        param = f"input.{first + int(number)}"
+        message = error.message.replace(error.param or "", param, 1)
+        error = replace(error, param=param, message=message)
+    return error.to_exception()

@@ -1,0 +1,217 @@
+"""Embeds texts in passes between decode steps: texts of similar length share a pass.
+
+A text needs no KV cache and no slot; it waits in the queue of its model until a pass has room.
+"""
+
+import math
+import time
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import mlx.core as mx
+
+from shared.errors import InvalidRequest, RequestError
+from shared.ids import ModelId
+from shared.messages import vectors
+from worker.engine.embedding.model import EmbeddingModel
+from worker.link.activity import EngineActivity, EngineActivityRecord
+from worker.link.facts import SequenceOutput
+from worker.link.orders import SubmitSequence
+
+_MAX_PASS_TOKENS = 16_384
+"""Bounds the memory of the activations of a pass."""
+_MAX_PADDING = 0.25
+"""Of the tokens of a pass: a text that is much longer or shorter waits for another pass."""
+_FIRST_TOKENS_PER_S = 2000.0
+_NEWEST = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """A text ready to be embedded.
+
+    Attributes:
+        unpooled_tokens: at its beginning, of a prompt that is not part of its embedding.
+    """
+
+    order: SubmitSequence
+    token_ids: list[int]
+    unpooled_tokens: int = 0
+
+
+def prepare_text(order: SubmitSequence, model: EmbeddingModel) -> PreparedText:
+    """Tokenise and check one text.
+
+    Raises:
+        RequestError: the order is to generate, the text is too long or has unknown tokens, or the
+            model cannot embed it as requested.
+    """
+    options = order.embedding
+    if options is None:
+        raise RequestError(f"{order.model} embeds texts, and generates none", code="not_supported")
+    if options.dimensions is not None and options.dimensions > model.dimensions:
+        raise InvalidRequest(
+            f"dimensions: the model's embeddings have {model.dimensions}", param="dimensions"
+        )
+    token_ids, unpooled_tokens = order.token_ids, 0
+    if token_ids is None:
+        token_ids = model.tokenize(order.text or "", options.prompt_name)
+        unpooled_tokens = model.unpooled_tokens(options.prompt_name)
+    if (highest := max(token_ids, default=0)) >= model.vocabulary_size:
+        raise InvalidRequest(
+            f"input: token id {highest} is outside the model's vocabulary of "
+            f"{model.vocabulary_size}",
+            param="input",
+        )
+    if not token_ids:
+        raise InvalidRequest("input: the text has no tokens", param="input")
+    if len(token_ids) > model.max_tokens:
+        raise RequestError(
+            f"input: {len(token_ids)} tokens; the model embeds at most {model.max_tokens}",
+            code="context_length_exceeded",
+            param="input",
+        )
+    return PreparedText(order, token_ids, unpooled_tokens)
+
+
+class TextQueue:
+    """The texts that wait for one model, and the speed of its passes."""
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        self.model = model
+        self.waiting: list[PreparedText] = []  # by length
+        self._arrivals: dict[int, int] = {}  # sequence: number
+        self._arrived = 0
+        self._token_s = 1 / _FIRST_TOKENS_PER_S
+
+    def add(self, text: PreparedText) -> None:
+        insort(self.waiting, text, key=_length)
+        self._arrivals[text.order.sequence] = self._arrived
+        self._arrived += 1
+
+    def remove(self, sequence: int) -> PreparedText | None:
+        """Remove and return a waiting text; None if there is none."""
+        for index, text in enumerate(self.waiting):
+            if text.order.sequence == sequence:
+                self._arrivals.pop(sequence)
+                return self.waiting.pop(index)
+        return None
+
+    def take(self, seconds: float) -> list[PreparedText]:
+        """Remove and return the texts of the next pass: the first one of the highest priority, and
+        others of similar length, as many as fit into `seconds`. At least one."""
+        limit = min(_MAX_PASS_TOKENS, seconds / self._token_s)
+        first = min(range(len(self.waiting)), key=lambda index: self._rank(self.waiting[index]))
+        chosen = similar([_length(text) for text in self.waiting], first, limit)
+        texts = self.waiting[chosen.start : chosen.stop]
+        del self.waiting[chosen.start : chosen.stop]
+        for text in texts:
+            self._arrivals.pop(text.order.sequence)
+        return texts
+
+    def _rank(self, text: PreparedText) -> tuple[int, int]:
+        return text.order.priority, self._arrivals[text.order.sequence]
+
+    def record_pass(self, tokens: int, seconds: float) -> None:
+        self._token_s += _NEWEST * (seconds / tokens - self._token_s)
+
+
+def similar(lengths: list[int], first: int, limit: float) -> range:
+    """Return the indices of a pass: `first` and its neighbours in the sorted `lengths`, while
+    rows times the longest length is at most `limit` and little of it is padding."""
+    start, stop = first, first + 1
+    used = lengths[first]
+    while True:
+        candidates = []
+        for wider in (range(start - 1, stop), range(start, stop + 1)):
+            if wider.start < 0 or wider.stop > len(lengths):
+                continue
+            added = lengths[wider.start] if wider.start < start else lengths[wider.stop - 1]
+            padded = len(wider) * lengths[wider.stop - 1]
+            if padded <= limit and padded - used - added <= _MAX_PADDING * padded:
+                candidates.append((padded - used - added, wider, added))
+        if not candidates:
+            return range(start, stop)
+        _, wider, added = min(candidates, key=lambda each: each[0])
+        start, stop, used = wider.start, wider.stop, used + added
+
+
+class TextEmbedder:
+    """The texts of all embedding models of an engine. Belongs to the engine thread.
+
+    Args:
+        activity: records the model and the texts of the current pass.
+    """
+
+    def __init__(
+        self, activity: EngineActivityRecord, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._activity = activity
+        self._clock = clock
+        self._queues: dict[ModelId, TextQueue] = {}
+        self._last = ModelId("")
+
+    def __len__(self) -> int:
+        """The number of waiting texts."""
+        return sum(len(queue.waiting) for queue in self._queues.values())
+
+    def serve(self, name: ModelId, model: EmbeddingModel) -> None:
+        self._queues[name] = TextQueue(model)
+
+    def add(self, text: PreparedText) -> None:
+        self._queues[text.order.model].add(text)
+
+    def remove(self, sequence: int) -> PreparedText | None:
+        """Remove and return a waiting text; None if there is none."""
+        found = (queue.remove(sequence) for queue in self._queues.values())
+        return next((text for text in found if text is not None), None)
+
+    def remove_model(self, name: ModelId) -> list[PreparedText]:
+        """Stop serving a model; return the texts that waited for it."""
+        queue = self._queues.pop(name, None)
+        return queue.waiting if queue is not None else []
+
+    def embed(self, seconds: float) -> list[SequenceOutput]:
+        """Run one pass of about `seconds`; models take turns."""
+        names = [name for name, queue in self._queues.items() if queue.waiting]
+        name = next((each for each in names if each > self._last), min(names))
+        self._last, queue = name, self._queues[name]
+        texts = queue.take(seconds)
+        self._activity.begin(
+            EngineActivity("prefill", name, tuple(text.order.sequence for text in texts))
+        )
+        began_at = self._clock()
+        rows = queue.model.embed(
+            [text.token_ids for text in texts],
+            unpooled_tokens=[text.unpooled_tokens for text in texts],
+        )
+        mx.eval(rows)
+        longest = len(texts[-1].token_ids)
+        queue.record_pass(len(texts) * longest, self._clock() - began_at)
+        numbers = cast(list[list[float]], rows.tolist())
+        outputs = [
+            _output(text.order, row, normalizes=queue.model.normalizes)
+            for text, row in zip(texts, numbers, strict=True)
+        ]
+        self._activity.end()
+        return outputs
+
+
+def _output(order: SubmitSequence, row: list[float], *, normalizes: bool) -> SequenceOutput:
+    dimensions = order.embedding.dimensions if order.embedding is not None else None
+    vector = row if dimensions is None else shortened(row, dimensions, normalizes=normalizes)
+    return SequenceOutput(order.sequence, 0, [], "", "stop", embedding=vectors.packed(vector))
+
+
+def shortened(vector: list[float], dimensions: int, *, normalizes: bool) -> list[float]:
+    """Return the first numbers, of unit length again if the model's vectors are: Matryoshka
+    representations (Kusupati et al., 2022)."""
+    first = vector[:dimensions]
+    norm = math.sqrt(sum(number * number for number in first))
+    return [number / norm for number in first] if normalizes and norm else first
+
+
+def _length(text: PreparedText) -> int:
+    return len(text.token_ids)
