@@ -70,7 +70,7 @@ def _int(config: Mapping[str, Any], key: str, default: int, least: int) -> int:
     value = _value(config, key, default)
     if type(value) is not int or not least <= value <= _MAX_NUMBER:
         raise ModelError(f"{key} is {value!r:.80}, which is not a whole number from {least}")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:

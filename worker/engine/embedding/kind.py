@@ -24,7 +24,8 @@ def embedding_kind(folder: Path, config: Mapping[str, Any]) -> EmbeddingKind | N
         config: the content of config.json.
     """
     named = config.get("architectures")
-    architectures = [name for name in named if isinstance(name, str)] if named else []
+    listed = named if isinstance(named, list) else []
+    architectures = [name for name in listed if isinstance(name, str)]
     if any(name.endswith(_CLASSIFIER) for name in architectures):
         return "classification"
     if (folder / MODULES).exists() or (folder / SENTENCE_TRANSFORMERS).exists():

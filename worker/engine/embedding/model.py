@@ -172,8 +172,8 @@ def load_embedding_model(folder: Path) -> EmbeddingModel:
             f"{folder}: {MODULES} is missing, and its vectors cannot be computed without it"
         )
     prompts = load_prompts(folder)
-    tokenizer = EmbeddingTokenizer(body_folder)
     network = load_network(body_folder, kind)
+    tokenizer = EmbeddingTokenizer(body_folder)
     steps: VectorSteps | None = None
     warnings: tuple[str, ...] = ()
     if kind == "embedding":
@@ -182,7 +182,7 @@ def load_embedding_model(folder: Path) -> EmbeddingModel:
             steps = VectorSteps(Pooling((str(family.pooling),)), (Normalize(),), size)
             warnings = (_assumed(str(family.pooling)),)
         else:
-            steps = load_steps(modules[1:], size)
+            steps = load_steps(folder, modules[1:], size)
     for warning in warnings:
         _log.warning("%s: %s", folder, warning)
     limit = tokenizer.max_tokens or network.body.max_length

@@ -117,8 +117,11 @@ def _module(folder: Path, entry: Any) -> EmbeddingModule:
     return EmbeddingModule(kind, folder / path)
 
 
-def load_steps(modules: Sequence[EmbeddingModule], hidden_size: int) -> VectorSteps:
+def load_steps(folder: Path, modules: Sequence[EmbeddingModule], hidden_size: int) -> VectorSteps:
     """Load the modules after the network.
+
+    Args:
+        folder: the model's, with modules.json.
 
     Raises:
         ModelError: a file is missing or broken, or modules do not fit each other.
@@ -126,8 +129,8 @@ def load_steps(modules: Sequence[EmbeddingModule], hidden_size: int) -> VectorSt
     kinds = [module.kind for module in modules]
     if kinds[:1] != ["Pooling"] or "Pooling" in kinds[1:]:
         raise ModelError(
-            f"{MODULES}: one module of the type Pooling has to follow the Transformer; it has "
-            f"{', '.join(kinds) or 'none'}"
+            f"{folder / MODULES}: one module of the type Pooling has to follow the Transformer; "
+            f"it has {', '.join(kinds) or 'none'}"
         )
     pooling = _load_pooling(modules[0].folder, hidden_size)
     dimensions = hidden_size * len(pooling.modes)

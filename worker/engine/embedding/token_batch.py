@@ -54,12 +54,9 @@ def padded_batch(
     if not rows:
         raise ValueError("the batch has no rows")
     lengths = [len(row) for row in rows]
-    if min(lengths) < 1 or max(lengths) > max_length:
-        raise ValueError(
-            f"a row has {min(lengths) or max(lengths)} tokens; 1 to {max_length} are possible"
-            if min(lengths) < 1
-            else f"a row has {max(lengths)} tokens; 1 to {max_length} are possible"
-        )
+    for length in (min(lengths), max(lengths)):
+        if not 1 <= length <= max_length:
+            raise ValueError(f"a row has {length} tokens; 1 to {max_length} are possible")
     ids = np.full((len(rows), max(lengths)), padding_id, dtype=np.int64)
     for row, tokens in enumerate(rows):
         ids[row, : len(tokens)] = tokens

@@ -26,6 +26,7 @@ _SIZES: dict[str, Any] = {
 }
 _MEAN = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
 _NORMALIZED: list[tuple[str, dict[str, Any] | None]] = [("Pooling", _MEAN), ("Normalize", None)]
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _PLAIN_INPUTS = ["input_ids", "attention_mask"]
 
 
@@ -118,8 +119,7 @@ _GEMMA = {
     "num_hidden_layers": 4, "num_key_value_heads": 1, "head_dim": 8, "rms_norm_eps": 1e-6,
     "query_pre_attn_scalar": 8, "rope_theta": 20000.0, "rope_local_base_freq": 300.0,
     "sliding_window": 16, "_sliding_window_pattern": 3, "use_bidirectional_attention": True,
-    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]
-    + ["sliding_attention"],
+    "layer_types": [_SLIDING, _SLIDING, _FULL, _SLIDING],
     "max_position_embeddings": 256, "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": 0,
 }  # fmt: skip
 _TWO_DENSE: list[tuple[str, dict[str, Any] | None]] = [

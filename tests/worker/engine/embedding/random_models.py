@@ -125,7 +125,8 @@ def write_modules(folder: Path, modules: Sequence[tuple[str, dict[str, Any] | No
         if config is not None:
             write_json(folder / path / "config.json", config)
         if kind == "Dense" and config is not None:
-            shapes = {f"{path}.weight": (config["out_features"], config["in_features"])}
+            sizes = (config["out_features"], config["in_features"])
+            shapes: dict[str, tuple[int, ...]] = {f"{path}.weight": sizes}
             if config.get("bias", True):
                 shapes[f"{path}.bias"] = (config["out_features"],)
             weights = make_weights(shapes, around_zero=False)

@@ -44,7 +44,7 @@ def test_the_texts_have_1_to_400_tokens_and_more(rows: list[list[int]]) -> None:
     assert len(rows) == COUNT
     assert min(lengths) == 1
     assert max(lengths) > 400
-    assert sum(length > 200 for length in lengths) > 20
+    assert sum(length > 200 for length in lengths) >= 10
 
 
 def test_texts_alone(minilm: EmbeddingModel, rows: list[list[int]]) -> None:
@@ -54,14 +54,15 @@ def test_texts_alone(minilm: EmbeddingModel, rows: list[list[int]]) -> None:
 
 
 def test_texts_in_mixed_batches(minilm: EmbeddingModel, rows: list[list[int]]) -> None:
+    """Batches of neighbours by length, and two of all lengths, from the shortest to the longest."""
     expected = reference("minilm", "vectors")
-    order = np.random.RandomState(57).permutation(COUNT)
-    for begin in range(0, COUNT, 25):
-        chosen = order[begin : begin + 25]
+    by_length = sorted(range(COUNT), key=lambda index: len(rows[index]))
+    neighbours = [by_length[begin : begin + 20] for begin in range(0, COUNT, 20)]
+    for chosen in (*neighbours, by_length[19::20], by_length[0::40]):
         vectors = minilm.embed([rows[index] for index in chosen])
         assert cosines(vectors, expected[chosen]).min() >= _COSINE
 
 
 def test_other_texts_have_other_vectors() -> None:
     expected = reference("minilm", "vectors")
-    assert cosines(expected, np.roll(expected, 1, axis=0)).max() < 0.99
+    assert np.median(cosines(expected, np.roll(expected, 1, axis=0))) < 0.5

@@ -1,5 +1,6 @@
 """Each mode of pooling, computed by hand; and the vectors after it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -32,14 +33,15 @@ def by_hand(mode: str, states: Any, first: int) -> Any:
     """
     pooled = states[first:]
     weights = np.arange(first + 1, len(states) + 1)[:, None]
-    return {
+    by_mode: dict[str, Callable[[], Any]] = {
         "cls": lambda: pooled[0],
         "lasttoken": lambda: pooled[-1],
         "max": lambda: pooled.max(axis=0),
         "mean": lambda: pooled.mean(axis=0),
         "mean_sqrt_len_tokens": lambda: pooled.sum(axis=0) / np.sqrt(len(pooled)),
         "weightedmean": lambda: (pooled * weights).sum(axis=0) / weights.sum(),
-    }[mode]()
+    }
+    return by_mode[mode]()
 
 
 MODES = ["cls", "lasttoken", "max", "mean", "mean_sqrt_len_tokens", "weightedmean"]
@@ -115,7 +117,7 @@ def test_malformed_configs(config: dict[str, Any], problem: str) -> None:
 def test_shortened_vectors_are_normalised_again_if_they_were() -> None:
     vectors = mx.array([[3.0, 4.0, 12.0], [0.0, 0.0, 5.0]])
     cut = np.array(shortened(vectors, 2, normalizes=True))
-    np.testing.assert_allclose(cut, [[0.6, 0.8], [0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(cut, np.array([[0.6, 0.8], [0, 0]]), rtol=1e-6)
     assert np.array(shortened(vectors, 2, normalizes=False)).tolist() == [[3, 4], [0, 0]]
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten
 from tests.worker.engine.embedding.conftest import LoadCase, WriteCase
 from tests.worker.engine.embedding.random_models import SENTENCES, write_json
 from tests.worker.engine.embedding.reference_files import reference
+from worker.engine.embedding.layer_types import FULL, SLIDING
 from worker.engine.embedding.model import EmbeddingModel, load_embedding_model
 
 _TOLERANCE = 2e-5
@@ -20,6 +21,12 @@ _TOLERANCE = 2e-5
 
 def vectors_of(model: EmbeddingModel) -> Any:
     return np.array(model.embed([model.tokenize(text) for text in SENTENCES]))
+
+
+def types_of(model: EmbeddingModel) -> set[mx.Dtype]:
+    network: Any = model.network
+    leaves = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
+    return {array.dtype for _, array in leaves}
 
 
 def change_weights(folder: Path, change: Callable[[str, mx.array], dict[str, mx.array]]) -> None:
@@ -56,8 +63,7 @@ def test_half_precision_is_computed_in_float32_on_a_cpu(
 def test_all_parameters_are_float32_on_a_cpu(write_case: WriteCase) -> None:
     folder = write_case("bert")
     change_weights(folder, lambda weight, array: {weight: array.astype(mx.float16)})
-    network: Any = load_embedding_model(folder).network
-    assert {array.dtype for _, array in tree_flatten(network.parameters())} == {mx.float32}
+    assert types_of(load_embedding_model(folder)) == {mx.float32}
 
 
 @pytest.mark.parametrize(
@@ -113,8 +119,7 @@ NEWER: dict[str, dict[str, Any]] = {
         "local_rope_theta": ...,
         "global_attn_every_n_layers": ...,
         "rope_parameters": _rope(40000, 500),
-        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]
-        + ["full_attention", "sliding_attention"],
+        "layer_types": [FULL, SLIDING, SLIDING, FULL, SLIDING],
     },
     "gemma3": {
         "rope_theta": ...,
@@ -177,8 +182,7 @@ def test_quantised_weights(name: str, write_case: WriteCase, load_case: LoadCase
     change_weights(folder, change)
     change_config(folder, quantization={"group_size": 32, "bits": 8})
     model = load_embedding_model(folder)
-    network: Any = model.network
-    assert any(array.dtype == mx.uint32 for _, array in tree_flatten(network.parameters()))
+    assert types_of(model) == {mx.uint32, mx.float32}
     found, expected = vectors_of(model), reference(name, "vectors")
     assert (found * expected).sum(axis=1).min() > 0.99
     assert np.abs(found - expected).max() > _TOLERANCE

@@ -1,4 +1,5 @@
-"""200 texts of 1 to 400 words, of several languages, for the real model.
+# ruff: noqa: RUF001
+"""200 texts of 1 to 400 tokens and more, most of them short, of several languages.
 
 `make_references.py` imports this in an environment without MLX.
 """
@@ -25,7 +26,7 @@ _SENTENCES = [
     "  leading and trailing spaces  ",
     "[SEP] and [CLS] are tokens of BERT, [MASK] as well",
     "https://example.com/a/very/long/path?with=query&and=more#fragment",
-    "ＦＵＬＬＷＩＤＴＨ ｌｅｔｔｅｒｓ and ﬁ ligatures",
+    "\uff26\uff35\uff2c\uff2c width letters and \ufb01 ligatures",
 ]
 _WORDS = (
     "time year people way day man thing woman life child world school state family student group "
@@ -43,6 +44,6 @@ def texts() -> list[str]:
     choice = random.Random(57)
     found = list(_SENTENCES)
     while len(found) < COUNT:
-        words = 1 + int(_MAX_WORDS * choice.random() ** 2.5)
+        words = 1 + int(_MAX_WORDS * choice.random() ** 7)
         found.append(" ".join(_WORDS[int(choice.random() * len(_WORDS))] for _ in range(words)))
     return found
