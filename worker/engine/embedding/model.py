@@ -1,0 +1,219 @@
+"""A loaded embedding model or classifier, and how it is loaded."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from shared.errors import ModelError
+from worker.engine.embedding.config_values import values_of
+from worker.engine.embedding.embedding_tokenizer import EmbeddingTokenizer, TokenizedPair
+from worker.engine.embedding.kind import embedding_kind
+from worker.engine.embedding.modules_file import (
+    MODULES,
+    Normalize,
+    VectorSteps,
+    load_steps,
+    read_modules,
+    shortened,
+)
+from worker.engine.embedding.network import EmbeddingKind, TextNetwork, find_family, load_network
+from worker.engine.embedding.pooling import Pooling
+from worker.engine.embedding.prompts import Prompts, load_prompts
+from worker.engine.embedding.token_batch import TokenBatch, padded_batch
+from worker.models.file_reading import read_object
+from worker.models.files import check_config
+
+_log = logging.getLogger(__name__)
+
+_MAX_CONFIG_BYTES = 16_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    """A network with its tokenizer. `tokenize` and `tokenize_pair` belong to one thread at a time,
+    `embed` and `score` to the engine thread.
+
+    Attributes:
+        kind: `classification` models score, the others embed.
+        dimensions: of a vector by default; of a classifier, the number of its labels.
+        max_tokens: of an input, special tokens included: those for which the model was made. The
+            caller applies it.
+        warnings: sentences for operators about what was assumed.
+        steps: None for classifiers.
+    """
+
+    kind: EmbeddingKind
+    dimensions: int
+    max_tokens: int
+    warnings: tuple[str, ...]
+    network: TextNetwork
+    tokenizer: EmbeddingTokenizer
+    prompts: Prompts
+    steps: VectorSteps | None
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether vectors have the length 1."""
+        return self.steps is not None and self.steps.normalizes
+
+    def tokenize(self, text: str, prompt_name: str | None = None) -> list[int]:
+        """Return the tokens of a text after its prompt, with the model's special tokens; not
+        truncated.
+
+        Args:
+            prompt_name: of the model's prompts; None for its default one, if it has one.
+
+        Raises:
+            InvalidRequest: the model has no such prompt.
+        """
+        return self.tokenizer.tokenize(self.prompts.find(prompt_name) + text)
+
+    def unpooled_tokens(self, prompt_name: str | None = None) -> int:
+        """Return how many tokens at the beginning of an input are a prompt that is not pooled: 0
+        but for models whose pooling has `include_prompt: false`.
+
+        Raises:
+            InvalidRequest: the model has no such prompt.
+        """
+        prompt = self.prompts.find(prompt_name)
+        if not prompt or self.steps is None or self.steps.pooling.includes_prompt:
+            return 0
+        return self.tokenizer.count_prompt_tokens(prompt)
+
+    def tokenize_pair(self, first: str, second: str) -> TokenizedPair:
+        """Return the tokens of a pair, such as a query and a document, with the model's special
+        tokens; not truncated."""
+        return self.tokenizer.tokenize_pair(first, second)
+
+    def embed(
+        self,
+        batch: Sequence[Sequence[int]],
+        *,
+        dimensions: int | None = None,
+        unpooled_tokens: Sequence[int] | None = None,
+    ) -> mx.array:
+        """Embed rows of tokens; not evaluated. A row's vector depends on the other rows by rounding
+        only.
+
+        Args:
+            batch: one row or more, of one token or more each.
+            dimensions: to which vectors are cut; those of unit length get it again.
+            unpooled_tokens: for each row, what the method of that name returns for its prompt.
+
+        Returns:
+            (rows, dimensions), float32.
+
+        Raises:
+            ValueError: the model is a classifier, a row is empty or longer than the network's
+                positions, a token is outside the vocabulary, or the model has fewer dimensions.
+        """
+        if self.steps is None:
+            raise ValueError("a classifier does not embed")
+        if dimensions is not None and not 1 <= dimensions <= self.steps.dimensions:
+            raise ValueError(
+                f"dimensions is {dimensions}; the model has 1 to {self.steps.dimensions}"
+            )
+        rows = self._padded(batch)
+        vectors = self.steps(self.steps.pooling(self.network(rows), rows, unpooled_tokens))
+        wanted = self.dimensions if dimensions is None else dimensions
+        if wanted == self.steps.dimensions:
+            return vectors
+        return shortened(vectors, wanted, normalizes=self.normalizes)
+
+    def score(self, batch: Sequence[TokenizedPair]) -> mx.array:
+        """Score pairs; not evaluated.
+
+        Returns:
+            Logits: (rows, labels), float32.
+
+        Raises:
+            ValueError: the model is no classifier, or a row is invalid; see `embed`.
+        """
+        if self.kind != "classification":
+            raise ValueError("only a classifier scores")
+        second_from = [pair.second_from for pair in batch]
+        return self.network.classify(self._padded([pair.ids for pair in batch], second_from))
+
+    def _padded(
+        self, batch: Sequence[Sequence[int]], second_from: Sequence[int] | None = None
+    ) -> TokenBatch:
+        body = self.network.body
+        return padded_batch(
+            batch,
+            body.padding_id,
+            vocabulary_size=body.vocabulary_size,
+            max_length=body.max_length,
+            second_from=second_from,
+        )
+
+
+def load_embedding_model(folder: Path) -> EmbeddingModel:
+    """Load an embedding model or a classifier, and evaluate its weights. Belongs to the engine
+    thread.
+
+    A causal language model is loaded as an embedding model, too.
+
+    Raises:
+        ModelError: says what is missing, broken or not supported.
+    """
+    modules = read_modules(folder)
+    body_folder = folder if modules is None else modules[0].folder
+    path = body_folder / "config.json"
+    check_config(path, str(folder), trust_remote_code=False)
+    config = read_object(path, max_bytes=_MAX_CONFIG_BYTES)
+    with values_of(path):
+        family = find_family(config)
+    kind = embedding_kind(folder, config) or "embedding"
+    if kind == "embedding" and modules is None and family.pooling is None:
+        raise ModelError(
+            f"{folder}: {MODULES} is missing, and its vectors cannot be computed without it"
+        )
+    prompts = load_prompts(folder)
+    network = load_network(body_folder, kind)
+    tokenizer = EmbeddingTokenizer(body_folder)
+    steps: VectorSteps | None = None
+    warnings: tuple[str, ...] = ()
+    if kind == "embedding":
+        size = network.body.hidden_size
+        if modules is None:
+            steps = VectorSteps(Pooling((str(family.pooling),)), (Normalize(),), size)
+            warnings = (_assumed(str(family.pooling)),)
+        else:
+            steps = load_steps(folder, modules[1:], size)
+    for warning in warnings:
+        _log.warning("%s: %s", folder, warning)
+    limit = tokenizer.max_tokens or network.body.max_length
+    return EmbeddingModel(
+        kind=kind,
+        dimensions=_dimensions(folder, prompts, steps, network.labels),
+        max_tokens=min(limit, network.body.max_length),
+        warnings=warnings,
+        network=network,
+        tokenizer=tokenizer,
+        prompts=prompts,
+        steps=steps,
+    )
+
+
+def _assumed(mode: str) -> str:
+    pooled = "the last token's state is" if mode == "lasttoken" else "the mean of all states is"
+    return (
+        f"it has no {MODULES}, which would tell how to pool: {pooled} taken, and vectors are "
+        "normalised"
+    )
+
+
+def _dimensions(folder: Path, prompts: Prompts, steps: VectorSteps | None, labels: int) -> int:
+    if steps is None:
+        return labels
+    if prompts.dimensions is None:
+        return steps.dimensions
+    if prompts.dimensions > steps.dimensions:
+        raise ModelError(
+            f"{folder}: truncate_dim is {prompts.dimensions}, but the vectors have "
+            f"{steps.dimensions} dimensions"
+        )
+    return prompts.dimensions
