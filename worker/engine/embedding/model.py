@@ -4,8 +4,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from shared.errors import ModelError
 from worker.engine.embedding.config_values import values_of
@@ -58,6 +60,16 @@ class EmbeddingModel:
     def normalizes(self) -> bool:
         """Whether vectors have the length 1."""
         return self.steps is not None and self.steps.normalizes
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.network.body.vocabulary_size
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the weights."""
+        weights = cast(list[tuple[str, mx.array]], tree_flatten(self.network.parameters()))
+        return sum(array.nbytes for _, array in weights)
 
     def tokenize(self, text: str, prompt_name: str | None = None) -> list[int]:
         """Return the tokens of a text after its prompt, with the model's special tokens; not

