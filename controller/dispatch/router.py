@@ -11,7 +11,7 @@ from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.fleet.session_affinity import SessionAffinity
 from controller.fleet.worker_view import WorkerView
-from controller.requests.request import TEXTS_PER_PART, TrackedRequest, WorkerRejection
+from controller.requests.request import INPUTS_PER_PART, TrackedRequest, WorkerRejection
 from controller.routing import (
     TEMPORARY,
     NoRoute,
@@ -98,7 +98,7 @@ class Router:
         decodes at once, or many texts to embed."""
         body = request.contents
         if body.embeds:
-            return body.choices > TEXTS_PER_PART
+            return body.choices > INPUTS_PER_PART
         if len(body.prompts) > 1 or body.n == 1:
             return len(body.prompts) > 1
         _, max_slots = self.capacity(request, now)
@@ -172,7 +172,7 @@ def is_temporary(rejection: WorkerRejection) -> bool:
 def _slots(view: WorkerView, model: ModelId, body: InferenceRequest) -> int:
     """Return how many choices of a request a worker should have at a time."""
     if body.embeds:
-        return _PARTS_AT_A_TIME * TEXTS_PER_PART
+        return _PARTS_AT_A_TIME * INPUTS_PER_PART
     return view.models[model].speed.rows or view.report.max_batch_size
 
 

@@ -177,8 +177,8 @@ class InferenceClient:
         """
         async with self._admitted(key, call) as admitted:
             fields = admitted.fields
-            texts = fields.pop("input")
-            embeddings = await admitted.cluster.embed(texts, skill=admitted.skill, **fields)
+            inputs = fields.pop("input")
+            embeddings = await admitted.cluster.embed(inputs, skill=admitted.skill, **fields)
             admitted.usage = embeddings.usage
             return embeddings
 

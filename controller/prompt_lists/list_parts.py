@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from controller.requests.request import TEXTS_PER_PART, RequestKey, TrackedRequest
+from controller.requests.request import INPUTS_PER_PART, RequestKey, TrackedRequest
 from shared.client.assembler import StreamAssembler
 from shared.client.recovery import StreamRecovery
 from shared.ids import RequestId
@@ -54,12 +54,12 @@ class PromptListPart:
 
 def split(whole: TrackedRequest, max_choices: int) -> list[PromptListPart]:
     """Split a request into parts with at most `max_choices` choices of one prompt each, or with
-    `TEXTS_PER_PART` texts to embed."""
+    `INPUTS_PER_PART` texts to embed."""
     body = whole.contents
     if body.embeds:
         return [
-            PromptListPart(number, first, first, min(TEXTS_PER_PART, body.choices - first))
-            for number, first in enumerate(range(0, body.choices, TEXTS_PER_PART))
+            PromptListPart(number, first, first, min(INPUTS_PER_PART, body.choices - first))
+            for number, first in enumerate(range(0, body.choices, INPUTS_PER_PART))
         ]
     size = min(body.n, max(1, max_choices))
     parts: list[PromptListPart] = []

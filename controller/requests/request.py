@@ -18,7 +18,7 @@ from shared.messages.request_events import AttemptFailed, TokensEmitted
 from shared.messages.routes import Route
 from shared.messages.stream import DoneMessage, ErrorDetails, FailedMessage
 
-TEXTS_PER_PART = 64
+INPUTS_PER_PART = 64
 """Texts to embed that one worker gets at once: few enough that a worker that dies loses little, and
 that other workers get some, too."""
 

@@ -1,9 +1,7 @@
 """A connection to a cluster, and its requests."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import accumulate
 from typing import Any, overload
 from weakref import WeakValueDictionary
 
@@ -12,7 +10,7 @@ import orjson
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
 from shared.client.completion import Completion
-from shared.client.embeddings import Embeddings, Text, batches, failed, joined
+from shared.client.embeddings import Embeddings, Text, embed_all
 from shared.client.inboxes import DedicatedInbox, StreamInbox
 from shared.client.recovery import DEFAULT_TIMES, RecoveryTimes
 from shared.client.stream import Stream
@@ -25,7 +23,6 @@ from shared.errors import (
     InvalidRequest,
     NoResponders,
     RequestError,
-    StreamFailed,
     Unavailable,
 )
 from shared.ids import (
@@ -42,13 +39,11 @@ from shared.messages.health import ClusterHealth, ControllerHealth
 from shared.messages.request_parsing import check_request, parse_request
 from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
-from shared.messages.stream import ErrorDetails
 from shared.settings.nats import NatsSettings
 
 CONNECT_WAIT_S = 3.0
 _CONTROLLERS_WAIT_S = 0.5
 _REPLY_TIMEOUT_S = 2.0
-_REQUESTS_AT_ONCE = 4
 _FIELDS_BYTES = 4096
 """Of a request with texts to embed, for its other fields."""
 
@@ -215,41 +210,26 @@ class Cluster:
         return answer.value(schema) if schema is not None else answer
 
     async def embed(
-        self, texts: Text | Sequence[Text], *, skill: str = "embed", **fields: Any
+        self, inputs: Text | Sequence[Text], *, skill: str = "embed", **fields: Any
     ) -> Embeddings:
         """Return the embeddings of one text or of several. Texts that do not fit into one message
         are sent in several requests.
 
         Args:
-            texts: each a string, or its token ids.
+            inputs: each a string, or its token ids.
             fields: `dimensions`, `prompt_name`, and other fields of a request: model, priority, ...
 
         Raises:
             InvalidRequest: there is no text, or a field is invalid.
             StreamFailed: a text could not be embedded; `param` names it, as `input.<number>`.
         """
-        each = [texts] if isinstance(texts, str) or _is_tokens(texts) else list(texts)
-        if not each:
-            raise InvalidRequest("input: there is no text to embed", param="input")
-        parts = list(batches(each, self.bus.max_payload // 4 - _FIELDS_BYTES))  # type: ignore[arg-type]
-        if len(parts) > 1:
-            fields.pop("request_id", None)
-        firsts = [0, *accumulate(len(part) for part in parts)]
-        limit = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
-        async def embed(part: list[Text], first: int) -> Completion:
-            async with limit:
-                try:
-                    return await self.stream(input=part, skill=skill, **fields).collect()
-                except StreamFailed as error:
-                    raise failed(ErrorDetails.from_exception(error), first) from None
+        async def complete(part: list[Text], several: bool) -> Completion:
+            given = {} if several else own_id
+            return await self.stream(input=part, skill=skill, **fields, **given).collect()
 
-        tasks = [asyncio.ensure_future(embed(*each)) for each in zip(parts, firsts, strict=False)]
-        try:
-            return joined(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        own_id = {"request_id": fields.pop("request_id")} if "request_id" in fields else {}
+        return await embed_all(inputs, self.bus.max_payload // 4 - _FIELDS_BYTES, complete)
 
     async def cancel(self, request_id: str) -> RequestState:
         """Cancel a request; its stream ends with finish_reason `cancelled`. The returned state is
@@ -400,8 +380,3 @@ def _encode(body: dict[str, Any]) -> bytes:
     except TypeError as error:
         check_request(body)  # its error names the field, if the value is not allowed
         raise InvalidRequest(f"the request cannot be written as JSON: {error}") from None
-
-
-def _is_tokens(texts: Text | Sequence[Text]) -> bool:
-    """Whether this is one text, as token ids."""
-    return isinstance(texts, list) and bool(texts) and isinstance(texts[0], int)

@@ -1,15 +1,20 @@
 """Embeddings of many texts: sent in several requests where one message cannot hold them all."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import cast
 
 import orjson
 
 from shared.client.completion import Completion
-from shared.errors import StreamFailed
+from shared.errors import InvalidRequest, StreamFailed
 from shared.messages import vectors
 from shared.messages.request import MAX_INPUTS
 from shared.messages.stream import ErrorDetails, Usage
+
+_REQUESTS_AT_ONCE = 4
 
 Text = str | list[int]
 """A text, or its tokens."""
@@ -33,12 +38,53 @@ class Embeddings:
         return [vectors.unpacked(each) for each in self.packed]
 
 
-def batches(texts: Sequence[Text], max_bytes: int) -> Iterator[list[Text]]:
+async def embed_all(
+    inputs: Text | Sequence[Text],
+    max_bytes: int,
+    complete: Callable[[list[Text], bool], Awaitable[Completion]],
+) -> Embeddings:
+    """Return the embeddings of one text or of several.
+
+    Args:
+        max_bytes: of the texts of one request.
+        complete: sends a request for some texts; the second argument says whether it is one of
+            several requests.
+
+    Raises:
+        InvalidRequest: there is no text.
+        StreamFailed: a text could not be embedded; `param` names it by its number among all.
+    """
+    is_one = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
+    parts = list(
+        batches([cast(Text, inputs)] if is_one else cast(Sequence[Text], inputs), max_bytes)
+    )
+    if not parts:
+        raise InvalidRequest("input: there is no text to embed", param="input")
+    firsts = [0, *accumulate(len(part) for part in parts)]
+    limit = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+
+    async def embed(part: list[Text], first: int) -> Completion:
+        async with limit:
+            try:
+                return await complete(part, len(parts) > 1)
+            except StreamFailed as error:
+                raise failed(ErrorDetails.from_exception(error), first) from None
+
+    tasks = [asyncio.ensure_future(embed(*each)) for each in zip(parts, firsts, strict=False)]
+    try:
+        return joined(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def batches(inputs: Sequence[Text], max_bytes: int) -> Iterator[list[Text]]:
     """Yield the texts in lists that fit into one request of `max_bytes` each; a text that is too
     long by itself has a list of its own."""
     batch: list[Text] = []
     used = 0
-    for text in texts:
+    for text in inputs:
         size = len(orjson.dumps(text)) + 1
         if batch and (used + size > max_bytes or len(batch) == MAX_INPUTS):
             yield batch

@@ -314,8 +314,8 @@ class Engine:
 
     def _prefill_or_embed(self) -> None:
         """Delay decoding rows once: for prompts or for texts, in turn if both wait."""
-        texts_first = self._prefilled and len(self._embedder) > 0
-        self._prefilled = not texts_first and self._step_scheduler.prefill()
+        embeds_first = self._prefilled and len(self._embedder) > 0
+        self._prefilled = not embeds_first and self._step_scheduler.prefill()
         if not self._prefilled and len(self._embedder) > 0:
             self._embed()
 

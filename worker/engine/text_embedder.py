@@ -105,11 +105,11 @@ class TextQueue:
         limit = min(_MAX_PASS_TOKENS, seconds / self._token_s)
         first = min(range(len(self.waiting)), key=lambda index: self._rank(self.waiting[index]))
         chosen = similar([_length(text) for text in self.waiting], first, limit)
-        texts = self.waiting[chosen.start : chosen.stop]
+        inputs = self.waiting[chosen.start : chosen.stop]
         del self.waiting[chosen.start : chosen.stop]
-        for text in texts:
+        for text in inputs:
             self._arrivals.pop(text.order.sequence)
-        return texts
+        return inputs
 
     def _rank(self, text: PreparedText) -> tuple[int, int]:
         return text.order.priority, self._arrivals[text.order.sequence]
@@ -178,22 +178,22 @@ class TextEmbedder:
         names = [name for name, queue in self._queues.items() if queue.waiting]
         name = next((each for each in names if each > self._last), min(names))
         self._last, queue = name, self._queues[name]
-        texts = queue.take(seconds)
+        inputs = queue.take(seconds)
         self._activity.begin(
-            EngineActivity("prefill", name, tuple(text.order.sequence for text in texts))
+            EngineActivity("prefill", name, tuple(text.order.sequence for text in inputs))
         )
         began_at = self._clock()
         rows = queue.model.embed(
-            [text.token_ids for text in texts],
-            unpooled_tokens=[text.unpooled_tokens for text in texts],
+            [text.token_ids for text in inputs],
+            unpooled_tokens=[text.unpooled_tokens for text in inputs],
         )
         mx.eval(rows)
-        longest = len(texts[-1].token_ids)
-        queue.record_pass(len(texts) * longest, self._clock() - began_at)
+        longest = len(inputs[-1].token_ids)
+        queue.record_pass(len(inputs) * longest, self._clock() - began_at)
         numbers = cast(list[list[float]], rows.tolist())
         outputs = [
             _output(text.order, row, normalizes=queue.model.normalizes)
-            for text, row in zip(texts, numbers, strict=True)
+            for text, row in zip(inputs, numbers, strict=True)
         ]
         self._activity.end()
         return outputs

@@ -27,7 +27,7 @@ from worker.scheduling.suspect_admission import SuspectAdmission
 _LEAST_AHEAD = 2
 _SHARE_AHEAD = 4
 _PATIENCE_S = 10.0
-_MAX_TEXTS = 256
+_MAX_INPUTS = 256
 """An engine gets a request with texts to embed while it has fewer texts than this: enough for full
 passes, and few enough that urgent requests wait for little."""
 _MAX_PREFETCHES = 2
@@ -300,7 +300,7 @@ class AdmissionQueue:
     def _max_sequences(self, engine: EngineProcess, model: ModelId, urgent: bool) -> int:
         """Return how many sequences of a model an engine may have."""
         if self._models[model].embeds:
-            return _MAX_TEXTS
+            return _MAX_INPUTS
         if urgent:
             return self._most_rows
         limits = (batch.limit for batch in engine.measured.batches if batch.model == model)

@@ -32,7 +32,6 @@ from worker.link.facts import (
 from worker.memory.guard import MemoryGuard
 from worker.models.lifecycle import ModelLifecycle
 from worker.models.worker_models import WorkerModel
-from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest, RequestKey
 from worker.requests.engine_order import submit_order
 from worker.requests.table import RequestTable
@@ -42,7 +41,7 @@ from worker.scheduling.engine_costs import EngineCostEstimator
 from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.model_statistics import ModelStatistics
 from worker.scheduling.step_result_handler import StepResultHandler
-from worker.scheduling.termination import RequestTerminator
+from worker.scheduling.termination import RequestTerminator, rejection_error
 from worker.sessions.store import SessionStore
 from worker.streams.publisher import OutgoingBatch
 from worker.streams.status_sender import StreamStatusSender
@@ -368,7 +367,7 @@ class RequestScheduler:
                     self._status.send(entry[0])
             case SequenceRejected():
                 if entry := self._requests.of_sequence(fact.sequence):
-                    self._fail(entry[0], _rejection_error(*entry, fact))
+                    self._fail(entry[0], rejection_error(*entry, fact))
             case _:
                 pass  # the other facts are about models, or for the engine process
 
@@ -398,15 +397,3 @@ class RequestScheduler:
     ) -> None:
         self.termination.fail(request, error, requeue=requeue, suspect=suspect)
         self._admit_all()
-
-
-def _rejection_error(
-    request: ActiveRequest, choice: ActiveChoice, fact: SequenceRejected
-) -> ErrorDetails:
-    """Return the error of a request of which an engine rejected a sequence; one of several texts
-    to embed is named by its number."""
-    message, param = fact.message, fact.param
-    if request.embeds and param == "input" and len(request.choices) > 1:
-        param = f"input.{choice.number}"
-        message = f"{param}: {message.removeprefix('input: ')}"
-    return ErrorDetails.of(fact.code, message, param)

@@ -8,6 +8,7 @@ from shared.change_notifier import ChangeNotifier
 from shared.errors import is_caused_by_request
 from shared.messages.stream import DoneMessage, ErrorDetails
 from worker.engine_process.process import EngineProcess
+from worker.link.facts import SequenceRejected
 from worker.link.orders import CancelSequence
 from worker.models.worker_models import WorkerModels
 from worker.requests.active_choice import ActiveChoice
@@ -119,3 +120,15 @@ class RequestTerminator:
         assert request.engine is not None
         for choice in request.unfinished:
             self._engines[request.engine].send(CancelSequence(choice.sequence))
+
+
+def rejection_error(
+    request: ActiveRequest, choice: ActiveChoice, fact: SequenceRejected
+) -> ErrorDetails:
+    """Return the error of a request of which an engine rejected a sequence; one of several texts
+    to embed is named by its number."""
+    message, param = fact.message, fact.param
+    if request.embeds and param == "input" and len(request.choices) > 1:
+        param = f"input.{choice.number}"
+        message = f"{param}: {message.removeprefix('input: ')}"
+    return ErrorDetails.of(fact.code, message, param)
