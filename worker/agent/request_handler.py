@@ -78,7 +78,7 @@ class AgentMessageHandler:
     """Decodes messages, passes them to the scheduler, and replies.
 
     Args:
-        claim: decides which controller's orders and dispatches are accepted.
+        fence: decides which controller's orders and dispatches are accepted.
         strict: the setting `security.strict_inbox`.
         asleep: whether the machine is about to sleep, or sleeps.
         drain: drains the worker.
