@@ -12,8 +12,8 @@ def padding_mask(batch: TokenBatch) -> mx.array | None:
 
 def window_mask(batch: TokenBatch, reach: int) -> mx.array | None:
     """Hide padding, and keys that are more than `reach` positions away: (rows or 1, 1, length,
-    length). Each position sees itself: a query without keys would be NaN, also if it is padding,
-    and reach other rows through the values of the next layer."""
+    length), one byte each. Each position sees itself, padding too: a query without keys would be
+    NaN, and make NaN of its row through the values of the next layer."""
     if batch.length <= reach + 1:
         return padding_mask(batch)
     positions = mx.arange(batch.length)

@@ -31,6 +31,8 @@ class BertShape:
     Attributes:
         positions: entries of the table of positions.
         token_types: entries of the table of token types; 0 if the family has none.
+        padding_id: of RoBERTa, whose positions depend on it; 0 in other families, since padding is
+            masked.
         is_roberta: whether positions count tokens that are not padding, from `padding_id` + 1 on.
     """
 
@@ -68,11 +70,16 @@ class BertShape:
             vocabulary_size=positive_int(config, "vocab_size"),
             positions=positive_int(config, "max_position_embeddings", 512),
             token_types=natural_int(config, "type_vocab_size", 2),
-            padding_id=natural_int(
-                config, "pad_token_id", _ROBERTA_PADDING_ID if is_roberta else 0
-            ),
+            padding_id=_padding_id(config) if is_roberta else 0,
             is_roberta=is_roberta,
         )
+
+
+def _padding_id(config: Mapping[str, Any]) -> int:
+    found = natural_int(config, "pad_token_id", _ROBERTA_PADDING_ID)
+    if found >= positive_int(config, "vocab_size"):
+        raise ModelError(f"pad_token_id {found} is outside the vocabulary")
+    return found
 
 
 def _distilbert(config: Mapping[str, Any]) -> BertShape:
@@ -86,7 +93,7 @@ def _distilbert(config: Mapping[str, Any]) -> BertShape:
         vocabulary_size=positive_int(config, "vocab_size"),
         positions=positive_int(config, "max_position_embeddings", 512),
         token_types=0,
-        padding_id=natural_int(config, "pad_token_id", 0),
+        padding_id=0,
         is_roberta=False,
     )
 

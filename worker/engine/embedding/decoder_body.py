@@ -13,7 +13,7 @@ from mlx_lm.models import gemma3_text, qwen3
 
 from shared.errors import ModelError
 from worker.engine.embedding.attention_masks import padding_mask, window_mask
-from worker.engine.embedding.config_values import natural_int, positive_int
+from worker.engine.embedding.config_values import positive_int
 from worker.engine.embedding.layer_types import FULL, SLIDING, layer_types, rope_theta
 from worker.engine.embedding.token_batch import TokenBatch
 
@@ -57,7 +57,7 @@ def _add_limits(body: Any, config: Mapping[str, Any]) -> None:
     body.hidden_size = positive_int(config, "hidden_size")
     body.vocabulary_size = positive_int(config, "vocab_size")
     body.max_length = positive_int(config, "max_position_embeddings")
-    body.padding_id = natural_int(config, "pad_token_id", 0)
+    body.padding_id = 0  # any will do, since no token sees padding
 
 
 def _gemma_arguments(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from worker.engine.embedding.pooling import Pooling
 from worker.engine.embedding.prompts import Prompts, load_prompts
 from worker.engine.embedding.token_batch import TokenBatch, padded_batch
 from worker.models.file_reading import read_object
-from worker.models.files import check_config
+from worker.models.files import inspect
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class EmbeddingModel:
         unpooled_tokens: Sequence[int] | None = None,
     ) -> mx.array:
         """Embed rows of tokens; not evaluated. A row's vector depends on the other rows by rounding
-        only.
+        only. The memory that a pass takes grows with rows x length squared: the caller limits both.
 
         Args:
             batch: one row or more, of one token or more each.
@@ -174,7 +174,7 @@ def load_embedding_model(folder: Path) -> EmbeddingModel:
     modules = read_modules(folder)
     body_folder = folder if modules is None else modules[0].folder
     path = body_folder / "config.json"
-    check_config(path, str(folder), trust_remote_code=False)
+    inspect(body_folder, trust_remote_code=False)
     config = read_object(path, max_bytes=_MAX_CONFIG_BYTES)
     with values_of(path):
         family = find_family(config)

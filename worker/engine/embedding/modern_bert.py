@@ -19,7 +19,6 @@ from worker.engine.embedding.activations import activation
 from worker.engine.embedding.attention_masks import padding_mask, window_mask
 from worker.engine.embedding.config_values import (
     boolean,
-    natural_int,
     positive_float,
     positive_int,
     string,
@@ -45,7 +44,6 @@ class ModernBertShape:
     norm_epsilon: float
     vocabulary_size: int
     positions: int
-    padding_id: int
     layer_types: tuple[str, ...]
     reach: int
     thetas: Mapping[str, float]
@@ -71,7 +69,6 @@ class ModernBertShape:
             norm_epsilon=positive_float(config, "norm_eps", 1e-5),
             vocabulary_size=positive_int(config, "vocab_size"),
             positions=positive_int(config, "max_position_embeddings", 8192),
-            padding_id=natural_int(config, "pad_token_id", 0),
             layer_types=layer_types(config, layers, default),
             reach=positive_int(config, "local_attention", 128) // 2,
             thetas={
@@ -89,7 +86,7 @@ class ModernBertBody(Module):
         super().__init__()
         self.hidden_size = shape.hidden_size
         self.vocabulary_size = shape.vocabulary_size
-        self.padding_id = shape.padding_id
+        self.padding_id = 0  # any will do, since padding is masked
         self.max_length = shape.positions
         self.reach = shape.reach
         self.embeddings = _Embeddings(shape)

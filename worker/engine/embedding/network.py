@@ -165,9 +165,7 @@ def load_network(folder: Path, kind: EmbeddingKind) -> TextNetwork:
 
     def build(config: dict[str, Any]) -> TextNetwork:
         with values_of(folder / "config.json"):
-            network = TextNetwork(find_family(config), config, kind)
-            _rename_quantised(config, network.names)
-            return network
+            return TextNetwork(find_family(config), config, kind)
 
     try:
         network, _ = load_model(
@@ -187,15 +185,3 @@ class _WholeConfig:
     @staticmethod
     def from_dict(config: dict[str, Any]) -> dict[str, Any]:
         return config
-
-
-def _rename_quantised(config: dict[str, Any], names: WeightNames) -> None:
-    """Rename the layers whose quantisation differs from the others; changes the config."""
-    quantisation = config.get("quantization")
-    if isinstance(quantisation, dict):
-        by_layer = {key: value for key, value in quantisation.items() if "." in key}
-        others = {key: value for key, value in quantisation.items() if "." not in key}
-        found = {names.find(f"{key}.weight"): value for key, value in by_layer.items()}
-        config["quantization"] = others | {
-            key.removesuffix(".weight"): value for key, value in found.items() if key is not None
-        }

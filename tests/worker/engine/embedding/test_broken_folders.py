@@ -47,6 +47,10 @@ def change(name: str, **fields: Any) -> Damage:
     return damage
 
 
+def pickle_only(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
 def modules(*entries: tuple[str, str]) -> Damage:
     return write(
         "modules.json",
@@ -89,6 +93,11 @@ BROKEN: dict[str, tuple[str, Damage, str]] = {
         "bert", change("config.json", layer_norm_eps=-1),
         "layer_norm_eps is -1, which is not a positive number",
     ),
+    "a padding id": (
+        "xlm-roberta", change("config.json", pad_token_id=48),
+        "config.json: pad_token_id 48 is outside the vocabulary",
+    ),
+    "pickled weights": ("bert", pickle_only, "model.bin is a pickle, which is not loaded"),
     "heads": (
         "modernbert", change("config.json", num_attention_heads=5),
         "hidden_size 32 is not a multiple of 5 heads",
@@ -110,8 +119,8 @@ BROKEN: dict[str, tuple[str, Damage, str]] = {
         "gemma3_text without use_bidirectional_attention is not supported",
     ),
     "code": ("bert", change("config.json", model_file="model.py"), "contains Python code"),
-    "no weights": ("bert", remove("model.safetensors"), "No safetensors found"),
-    "cut weights": ("bert", cut("model.safetensors", 2000), "weights cannot be read"),
+    "no weights": ("bert", remove("model.safetensors"), "so it has no weights"),
+    "cut weights": ("bert", cut("model.safetensors", 2000), "model.safetensors is cut short"),
     "too few layers": (
         "bert", change("config.json", num_hidden_layers=4),
         f"{_UNFIT}: 16 are missing: body.layers.3.attention_norm.bias",

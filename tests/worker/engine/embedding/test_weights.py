@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from tests.worker.engine.embedding.conftest import LoadCase, WriteCase
+from tests.worker.engine.embedding.conftest import WriteCase
 from tests.worker.engine.embedding.random_models import SENTENCES, write_json
 from tests.worker.engine.embedding.reference_files import reference
 from worker.engine.embedding.layer_types import FULL, SLIDING
@@ -167,22 +167,33 @@ def test_the_references_notice_another_config(
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "bert"])
-def test_quantised_weights(name: str, write_case: WriteCase, load_case: LoadCase) -> None:
+def test_quantised_weights(name: str, write_case: WriteCase) -> None:
+    """One layer has fewer bits than the others, as in MLX's mixed quantisations."""
     folder = write_case(name)
     prefix = "" if name == "bert" else "model."
+    fewer = "encoder.layer.1.intermediate.dense" if name == "bert" else "model.layers.1.mlp.up_proj"
 
     def change(weight: str, array: mx.array) -> dict[str, mx.array]:
         path = prefix + weight.removeprefix("model.").removesuffix(".weight")
-        is_matrix = weight.endswith(".weight") and array.ndim == 2 and array.shape[1] % 32 == 0
-        if not is_matrix or "embeddings" in weight:
+        if array.ndim != 2 or array.shape[1] % 32 or "embeddings" in weight:
             return {prefix + weight.removeprefix("model."): array}
-        packed, scales, biases = mx.quantize(array.astype(mx.bfloat16), group_size=32, bits=8)
+        bits = 6 if path == fewer else 8
+        packed, scales, biases = mx.quantize(array.astype(mx.bfloat16), group_size=32, bits=bits)
         return {f"{path}.weight": packed, f"{path}.scales": scales, f"{path}.biases": biases}
 
     change_weights(folder, change)
-    change_config(folder, quantization={"group_size": 32, "bits": 8})
+    common = {"group_size": 32, "bits": 8}
+    change_config(folder, quantization={**common, fewer: {"group_size": 32, "bits": 6}})
     model = load_embedding_model(folder)
     assert types_of(model) == {mx.uint32, mx.float32}
     found, expected = vectors_of(model), reference(name, "vectors")
     assert (found * expected).sum(axis=1).min() > 0.99
     assert np.abs(found - expected).max() > _TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "modernbert", "qwen3", "gemma3"])
+def test_the_padding_id_does_not_matter_but_to_roberta(name: str, write_case: WriteCase) -> None:
+    folder = write_case(name)
+    change_config(folder, pad_token_id=5)
+    found = vectors_of(load_embedding_model(folder))
+    assert np.abs(found - reference(name, "vectors")).max() < _TOLERANCE
