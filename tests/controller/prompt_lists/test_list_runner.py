@@ -15,6 +15,7 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
+from shared.messages.vectors import packed
 from tests.controller.driven_runner import RUNNER, W1, DrivenRunner
 from tests.controller.values import ADA, request
 
@@ -56,6 +57,38 @@ def test_choices_of_each_prompt_are_split_alike(runner: DrivenRunner) -> None:
     assert [(str(part.contents.prompt), part.contents.n) for part in parts] == [
         ("prompt 0", 2), ("prompt 0", 1), ("prompt 1", 2), ("prompt 1", 1)
     ]  # fmt: skip
+
+
+def test_texts_to_embed_go_in_parts_of_64_and_come_back_under_their_numbers(
+    runner: DrivenRunner,
+) -> None:
+    runner.slots, runner.most = 1000, 64
+    inputs = [f"text {number}" for number in range(150)]
+    runner.serve(prompt=None, input=inputs, dimensions=8)
+    parts = runner.new_parts()
+    assert [part.contents.input for part in parts] == [inputs[:64], inputs[64:128], inputs[128:]]
+    assert {(part.contents.dimensions, part.contents.prompt) for part in parts} == {(8, None)}
+    vector = packed([0.5])
+    for part in parts:
+        for choice in range(part.contents.choices):
+            output = ChoiceOutput(choice, 0, [], "", finish_reason="stop", embedding=vector)
+            runner.hear(ChunkMessage(part.request_id, 1, W1, output))
+        times = Timings(0, 0, 0, 0)
+        runner.hear(DoneMessage(part.request_id, 1, W1, Usage(64, 0, 0), times))
+    chunks = [each.output for each in runner.told() if isinstance(each, ChunkMessage)]
+    assert sorted(output.choice for output in chunks) == list(range(150))
+    assert {output.embedding for output in chunks} == {vector}
+    assert runner.done().usage == Usage(192, 0, 0)
+
+
+def test_a_text_that_cannot_be_embedded_is_named_by_its_number_in_the_list(
+    runner: DrivenRunner,
+) -> None:
+    runner.slots, runner.most = 1000, 64
+    runner.serve(prompt=None, input=["text"] * 150)
+    part = runner.new_parts()[1]
+    runner.fail(part, "invalid_request", "input.3: no", param="input.3")
+    assert (runner.failed().param, runner.failed().message) == ("input.67", "input.67: no")
 
 
 def test_ids_of_parts_are_the_same_whoever_serves_the_list(runner: DrivenRunner) -> None:
