@@ -21,7 +21,8 @@ from worker.link.facts import SequenceOutput
 from worker.link.orders import SubmitSequence
 
 _MAX_PASS_TOKENS = 16_384
-"""Bounds the memory of the activations of a pass."""
+_MAX_TOKEN_PAIRS = 2**26
+"""Bound the memory of a pass: attention holds rows times length squared numbers per head."""
 _MAX_PADDING = 0.25
 """Of the tokens of a pass: a text that is much longer or shorter waits for another pass."""
 _FIRST_TOKENS_PER_S = 2000.0
@@ -102,8 +103,9 @@ class TextQueue:
     def take(self, seconds: float) -> list[PreparedText]:
         """Remove and return the texts of the next pass: the first one of the highest priority, and
         others of similar length, as many as fit into `seconds`. At least one."""
-        limit = min(_MAX_PASS_TOKENS, seconds / self._token_s)
         first = min(range(len(self.waiting)), key=lambda index: self._rank(self.waiting[index]))
+        pairs_limit = _MAX_TOKEN_PAIRS / _length(self.waiting[first])
+        limit = min(_MAX_PASS_TOKENS, pairs_limit, seconds / self._token_s)
         chosen = similar([_length(text) for text in self.waiting], first, limit)
         inputs = self.waiting[chosen.start : chosen.stop]
         del self.waiting[chosen.start : chosen.stop]

@@ -120,6 +120,17 @@ def test_the_time_of_a_pass_decides_how_many_texts_the_next_one_has(
     assert len(model.passes[-1]) >= len(model.passes[0])
 
 
+def test_long_texts_share_a_pass_only_as_far_as_attention_fits(embedder: TextEmbedder) -> None:
+    """Rows times length squared is bounded."""
+    model = _CountingModel(max_tokens=10_000, vocabulary_size=20_000)
+    embedder.serve(_MODEL, cast(EmbeddingModel, model))
+    for number in range(6):
+        embedder.add(_prepared(model, number, 5000))
+    while len(embedder):
+        embedder.embed(1000.0)
+    assert model.passes == [[5000] * 2] * 3
+
+
 def test_texts_that_were_cancelled_or_whose_model_is_gone_are_returned(
     model: _CountingModel, embedder: TextEmbedder
 ) -> None:
