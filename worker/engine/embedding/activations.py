@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 
 import mlx.core as mx
-from mlx.nn.layers.activations import gelu, gelu_approx, relu, silu
+from mlx.nn.layers.activations import gelu_approx, relu, silu
 
 from shared.errors import ModelError
+from worker.engine.embedding.gelu import gelu
 
 Activation = Callable[[mx.array], mx.array]
 
