@@ -38,7 +38,7 @@ _UNSERVED = {
 _UNSERVED_OF_RESPONSES = {"prompt"}
 _LONG_NAME = 16  # characters, of models that are left unknown
 _ASKING = [
-    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
+    "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages",
     "/v1/messages/count_tokens",
 ]  # fmt: skip
 _SIMPLE = ["/", "/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics"]
