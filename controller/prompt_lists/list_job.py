@@ -164,7 +164,7 @@ class PromptListJob:
         """Return the error of a part with the index of its prompt, unless it is about another
         field."""
         if self.whole.contents.embeds:
-            return _with_index_in_list(error, part.first)
+            return error.counted_from(part.first)
         if error.param not in (None, "prompt") or len(self.whole.contents.prompts) < 2:
             return error
         text = error.message.removeprefix("prompt: ")
@@ -190,12 +190,3 @@ class PromptListJob:
     def _route(self) -> dict[str, Any] | None:
         """Return the route of the first part that has one."""
         return next((part.route for part in self.parts if part.route is not None), None)
-
-
-def _with_index_in_list(error: ErrorDetails, first: int) -> ErrorDetails:
-    """Return an error about one text, `input.<number>`, with its number in the whole list."""
-    name, _, number = (error.param or "").partition(".")
-    if name != "input" or not number.isdecimal():
-        return error
-    param = f"input.{first + int(number)}"
-    return replace(error, param=param, message=error.message.replace(error.param or "", param, 1))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import cast
 
@@ -68,7 +68,8 @@ async def embed_all(
             try:
                 return await complete(part, len(parts) > 1)
             except StreamFailed as error:
-                raise failed(ErrorDetails.from_exception(error), first) from None
+                details = ErrorDetails.from_exception(error).counted_from(first)
+                raise details.to_exception() from None
 
     tasks = [asyncio.ensure_future(embed(*each)) for each in zip(parts, firsts, strict=False)]
     try:
@@ -105,22 +106,9 @@ def joined(answers: Sequence[Completion]) -> Embeddings:
     for answer in answers:
         for output in answer.choices:
             if output.error is not None:
-                raise failed(output.error, len(packed) - output.choice)
+                first = len(packed) - output.choice
+                raise output.error.counted_from(first).to_exception()
             packed.append(output.embedding or "")
     usage = Usage(sum(answer.usage.prompt_tokens for answer in answers), 0, 0)
     warnings = dict.fromkeys(warning for answer in answers for warning in answer.warnings)
     return Embeddings(tuple(packed), usage, tuple(warnings))
-
-
-def failed(error: ErrorDetails, first: int) -> StreamFailed:
-    """Return the error of a batch; a text is named by its number among all texts.
-
-    Args:
-        first: the number of the first text of the batch.
-    """
-    name, _, number = (error.param or "").partition(".")
-    if name == "input" and number.isdecimal():
-        param = f"input.{first + int(number)}"
-        message = error.message.replace(error.param or "", param, 1)
-        error = replace(error, param=param, message=message)
-    return error.to_exception()

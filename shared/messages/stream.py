@@ -75,6 +75,16 @@ class ErrorDetails:
         wait_ms = error.retry_after_ms
         return cls(error.code, error.message, error.param, error.retryable, wait_ms)
 
+    def counted_from(self, first: int) -> "ErrorDetails":
+        """Return an error about one text to embed, `input.<number>`, with its number in a longer
+        list, of which the text counted as 0 is number `first`. Other errors stay the same."""
+        name, _, number = (self.param or "").partition(".")
+        if name != "input" or not number.isdecimal():
+            return self
+        param = f"input.{first + int(number)}"
+        message = self.message.replace(self.param or "", param, 1)
+        return replace(self, param=param, message=message)
+
     def to_exception(self) -> StreamFailed:
         error = StreamFailed(self.message, param=self.param, retry_after_ms=self.retry_after_ms)
         error.code, error.retryable = self.code, self.retryable

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.client import Completion, Timings, Usage
-from shared.client.embeddings import batches, failed, joined
+from shared.client.embeddings import batches, joined
 from shared.errors import StreamFailed
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, ErrorDetails
@@ -45,10 +45,10 @@ def test_the_vectors_of_all_batches_are_in_order_with_the_sum_of_tokens() -> Non
 
 def test_a_text_that_failed_is_named_by_its_number_among_all() -> None:
     error = ErrorDetails.of("context_length_exceeded", "input.1: too long", "input.1")
-    assert failed(error, 2048).param == "input.2049"
+    assert error.counted_from(2048).param == "input.2049"
     bad = ChoiceOutput(1, 0, [], "", finish_reason="error", error=error)
     with pytest.raises(StreamFailed) as raised:
         joined([_completion(_output(0, 1.0), _output(1, 1.0)), _completion(_output(0, 1.0), bad)])
     assert (raised.value.param, raised.value.message) == ("input.3", "input.3: too long")
     other = ErrorDetails.of("invalid_request", "dimensions: too many", "dimensions")
-    assert failed(other, 7).param == "dimensions"
+    assert other.counted_from(7).param == "dimensions"
