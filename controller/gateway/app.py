@@ -1,7 +1,8 @@
 """The HTTP paths of the gateway and their handlers."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -31,7 +32,7 @@ from controller.gateway.inference_client import CallerRequest, InferenceClient
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ListedModel, ModelResolver
 from controller.gateway.openai.chat_answers import ChatCompletionSerializer
-from controller.gateway.openai.embeddings import EmbeddingsRequest, EmbeddingsResponse
+from controller.gateway.openai.embeddings import EmbeddingsRequest, embedding_list
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextCompletionSerializer
 from controller.gateway.openapi import openapi_document
@@ -168,16 +169,14 @@ class GatewayApp:
             raise ShuttingDown()
         model = body.model or await self._directory.default_model(_EMBED)
         fields = {"timeout_ms": _DEFAULT_TIMEOUT_MS, **body.fields(), "input": body.input}
-        priority = _priority(body.priority)
-        return EmbeddingsResponse(
-            self._inference,
-            key_of(request),
-            CallerRequest(request_id_of(request), model, priority, fields),
-            dialect_of(request.url.path),
-            packed=body.encoding_format == "base64",
-            keep_alive_s=self._settings.keep_alive_ms / 1000,
-            send_timeout_s=self._settings.send_timeout_ms / 1000,
-        )
+        key = key_of(request)
+        call = CallerRequest(request_id_of(request), model, _priority(body.priority), fields)
+
+        async def whole() -> dict[str, Any]:
+            embeddings = await self._inference.embed(key, call)
+            return embedding_list(embeddings, model, packed=body.encoding_format == "base64")
+
+        return self._response(request, call, whole, None)
 
     async def _responses(self, request: Request) -> ASGIApp:
         new_turn = await self._parse(ResponsesRequest, request)
@@ -224,11 +223,23 @@ class GatewayApp:
             fields |= {"session_id": as_id(body.session_id), "history": "sent"}
         elif affinity := header_affinity(request.headers) or body.affinity:
             fields["affinity"] = as_id(affinity)
+        key = key_of(request)
+        call = CallerRequest(request_id_of(request), model, _priority(body.priority), fields)
+        whole = partial(self._inference.complete, key, call, answer_format.whole)
+        return self._response(request, call, whole, events)
+
+    def _response(
+        self,
+        request: Request,
+        call: CallerRequest,
+        whole: Callable[[], Awaitable[dict[str, Any]]],
+        events: EventStreamSerializer | None,
+    ) -> ASGIApp:
         return InferenceResponse(
             self._inference,
             key_of(request),
-            CallerRequest(request_id_of(request), model, _priority(body.priority), fields),
-            answer_format,
+            call,
+            whole,
             dialect_of(request.url.path),
             events=events,
             keep_alive_s=self._settings.keep_alive_ms / 1000,

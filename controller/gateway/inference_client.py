@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -169,6 +169,19 @@ class InferenceClient:
                     yield active
                 finally:
                     admitted.first_token_s, admitted.usage = active.first_token_s, stream.usage
+
+    async def complete(
+        self,
+        key: ApiKey,
+        call: CallerRequest,
+        body: Callable[[Completion], Awaitable[dict[str, Any]]],
+    ) -> dict[str, Any]:
+        """Return the body of the whole answer; making it is part of the request.
+
+        Raises: as `active`.
+        """
+        async with self.active(key, call) as active:
+            return await body(await active.collect())
 
     async def embed(self, key: ApiKey, call: CallerRequest) -> Embeddings:
         """Return the embeddings of the texts in `input`.

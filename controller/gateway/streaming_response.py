@@ -8,7 +8,7 @@ an error event and then closes the connection without the end of the body: it ne
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -68,7 +68,7 @@ class InferenceResponse:
     """An ASGI response.
 
     Args:
-        response_format: the format of a complete answer.
+        whole: sends the request, and returns the body of the complete answer.
         events: the format of a stream; None to send a complete answer.
         keep_alive_s: a silent stream sends a comment after this time.
         send_timeout_s: maximum time that a caller may read nothing.
@@ -79,7 +79,7 @@ class InferenceResponse:
         inference: InferenceClient,
         key: ApiKey,
         call: CallerRequest,
-        response_format: ResponseSerializer | None,
+        whole: Callable[[], Awaitable[dict[str, Any]]],
         dialect: ApiErrorFormat,
         *,
         events: EventStreamSerializer | None,
@@ -89,7 +89,7 @@ class InferenceResponse:
         self._inference = inference
         self._key = key
         self._call = call
-        self._response_format = response_format
+        self._whole = whole
         self._dialect = dialect
         self._events = events
         self._keep_alive_s = keep_alive_s
@@ -124,12 +124,6 @@ class InferenceResponse:
             else:
                 response = self._dialect.http_error(error, self._call.request_id)
                 await writer.respond(response.status, orjson.dumps(response.body), response.headers)
-
-    async def _whole(self) -> dict[str, Any]:
-        """Return the body of a complete answer."""
-        assert self._response_format is not None
-        async with self._inference.active(self._key, self._call) as active:
-            return await self._response_format.whole(await active.collect())
 
     async def _send_failure(self, writer: "ResponseWriter", error: ClusterError) -> None:
         """Send the error in a stream that has begun."""

@@ -3,7 +3,6 @@
 A text needs no KV cache and no slot; it waits in the queue of its model until a pass has room.
 """
 
-import math
 import time
 from bisect import insort
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from shared.errors import InvalidRequest, RequestError
 from shared.ids import ModelId
 from shared.messages import vectors
 from worker.engine.embedding.model import EmbeddingModel
+from worker.engine.embedding.modules_file import shortened
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import SequenceOutput
 from worker.link.orders import SubmitSequence
@@ -189,30 +189,28 @@ class TextEmbedder:
             [text.token_ids for text in inputs],
             unpooled_tokens=[text.unpooled_tokens for text in inputs],
         )
-        mx.eval(rows)
+        embedded = [
+            _shortened(rows[n : n + 1], text.order, normalizes=queue.model.normalizes)
+            for n, text in enumerate(inputs)
+        ]
+        mx.eval(embedded)
         longest = len(inputs[-1].token_ids)
         queue.record_pass(len(inputs) * longest, self._clock() - began_at)
-        numbers = cast(list[list[float]], rows.tolist())
         outputs = [
-            _output(text.order, row, normalizes=queue.model.normalizes)
-            for text, row in zip(inputs, numbers, strict=True)
+            _output(text.order.sequence, row) for text, row in zip(inputs, embedded, strict=True)
         ]
         self._activity.end()
         return outputs
 
 
-def _output(order: SubmitSequence, row: list[float], *, normalizes: bool) -> SequenceOutput:
+def _shortened(row: mx.array, order: SubmitSequence, *, normalizes: bool) -> mx.array:
     dimensions = order.embedding.dimensions if order.embedding is not None else None
-    vector = row if dimensions is None else shortened(row, dimensions, normalizes=normalizes)
-    return SequenceOutput(order.sequence, 0, [], "", "stop", embedding=vectors.packed(vector))
+    return row if dimensions is None else shortened(row, dimensions, normalizes=normalizes)
 
 
-def shortened(vector: list[float], dimensions: int, *, normalizes: bool) -> list[float]:
-    """Return the first numbers, of unit length again if the model's vectors are: Matryoshka
-    representations (Kusupati et al., 2022)."""
-    first = vector[:dimensions]
-    norm = math.sqrt(sum(number * number for number in first))
-    return [number / norm for number in first] if normalizes and norm else first
+def _output(sequence: int, row: mx.array) -> SequenceOutput:
+    (vector,) = cast(list[list[float]], row.tolist())
+    return SequenceOutput(sequence, 0, [], "", "stop", embedding=vectors.packed(vector))
 
 
 def _length(text: PreparedText) -> int:

@@ -4,11 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from controller.gateway.api_keys import ApiKey
-from controller.gateway.error_format import ApiErrorFormat
-from controller.gateway.inference_client import CallerRequest, InferenceClient
 from controller.gateway.openai.messages import Short
-from controller.gateway.streaming_response import InferenceResponse
 from shared.client import Embeddings
 from shared.codec import StrictInput
 from shared.messages.base import PriorityName
@@ -43,35 +39,6 @@ class EmbeddingsRequest(StrictInput):
         return self.model_dump(
             include={"dimensions", "prompt_name", "timeout_ms"}, exclude_none=True
         )
-
-
-class EmbeddingsResponse(InferenceResponse):
-    """An ASGI response.
-
-    Args:
-        packed: vectors as base64 instead of numbers.
-    """
-
-    def __init__(
-        self,
-        inference: InferenceClient,
-        key: ApiKey,
-        call: CallerRequest,
-        dialect: ApiErrorFormat,
-        *,
-        packed: bool,
-        keep_alive_s: float,
-        send_timeout_s: float,
-    ) -> None:
-        self._packed = packed
-        super().__init__(
-            inference, key, call, None, dialect,
-            events=None, keep_alive_s=keep_alive_s, send_timeout_s=send_timeout_s,
-        )  # fmt: skip
-
-    async def _whole(self) -> dict[str, Any]:
-        embeddings = await self._inference.embed(self._key, self._call)
-        return embedding_list(embeddings, self._call.model, packed=self._packed)
 
 
 def embedding_list(embeddings: Embeddings, model: str, *, packed: bool) -> dict[str, Any]:

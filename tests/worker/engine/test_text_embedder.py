@@ -12,7 +12,7 @@ from shared.errors import RequestError
 from shared.ids import ModelId
 from shared.messages import vectors
 from worker.engine.embedding.model import EmbeddingModel
-from worker.engine.text_embedder import TextEmbedder, prepare_text, shortened, similar
+from worker.engine.text_embedder import TextEmbedder, prepare_text, similar
 from worker.link.activity import EngineActivityRecord
 from worker.link.orders import EmbeddingOptions, Sampling, SubmitSequence
 
@@ -23,13 +23,15 @@ _GREEDY = Sampling(0.0, 1.0, 0, 0.0, 1.0, 0.0, 0.0, {}, 0, None)
 
 @dataclass
 class _CountingModel:
-    """A scripted model: the vector of a text is its number of tokens, and the pass it was in."""
+    """A scripted model: the vector of a text is `vector`, or its number of tokens and the pass it
+    was in."""
 
     dimensions: int = 2
     max_tokens: int = 512
     vocabulary_size: int = 1000
     normalizes: bool = False
     passes: list[list[int]] = field(default_factory=list)
+    vector: list[float] | None = None
 
     def tokenize(self, text: str, prompt_name: str | None) -> list[int]:
         return list(range(len(text.split())))
@@ -40,6 +42,8 @@ class _CountingModel:
     def embed(self, batch: list[list[int]], *, unpooled_tokens: list[int]) -> mx.array:
         assert len(unpooled_tokens) == len(batch)
         self.passes.append([len(row) for row in batch])
+        if self.vector is not None:
+            return mx.array([self.vector] * len(batch))
         return mx.array([[float(len(row)), float(len(self.passes))] for row in batch])
 
 
@@ -159,7 +163,20 @@ def test_a_text_that_cannot_be_embedded_says_why(
     assert (failed.value.code, failed.value.param) == (code, param)
 
 
-def test_shortened_vectors_are_normalised_only_if_the_models_are() -> None:
-    assert shortened([3.0, 4.0, 5.0], 2, normalizes=False) == [3.0, 4.0]
-    assert shortened([3.0, 4.0, 5.0], 2, normalizes=True) == pytest.approx([0.6, 0.8])
-    assert shortened([0.0, 0.0, 1.0], 2, normalizes=True) == [0.0, 0.0]
+def test_shortened_vectors_are_normalised_only_if_the_models_are(
+    model: _CountingModel, embedder: TextEmbedder
+) -> None:
+    """Each text to its own length, also in one pass."""
+    for normalizes, expected in ((False, [3.0, 4.0]), (True, [0.6, 0.8])):
+        model.normalizes, model.vector = normalizes, [3.0, 4.0, 5.0]
+        embedder.add(_prepared(model, 1, dimensions=2))
+        embedder.add(_prepared(model, 2))
+        first, second = embedder.embed(0.5)
+        assert first.embedding is not None and second.embedding is not None
+        assert vectors.unpacked(first.embedding) == pytest.approx(expected)
+        assert vectors.unpacked(second.embedding) == [3.0, 4.0, 5.0]
+    model.vector = [0.0, 0.0, 1.0]
+    embedder.add(_prepared(model, 1, dimensions=2))
+    (output,) = embedder.embed(0.5)
+    assert output.embedding is not None
+    assert vectors.unpacked(output.embedding) == [0.0, 0.0]

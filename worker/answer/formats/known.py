@@ -9,8 +9,8 @@ from worker.answer.formats.deepseek import (
     DeepSeekV31Format,
 )
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
-from worker.answer.formats.hermes import HermesFormat, LlamaFormat
 from worker.answer.formats.json_list import CohereFormat, GraniteFormat, NemotronFormat
+from worker.answer.formats.json_object import HermesFormat, LlamaFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
 from worker.answer.formats.named_json import KimiFormat
 from worker.answer.formats.pythonic import Lfm2Format

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from worker.answer.calls import CallDeltaBuilder
 from worker.answer.control import ControlTokenCodec
-from worker.answer.formats.hermes import HermesFormat
+from worker.answer.formats.json_object import HermesFormat
 from worker.answer.formats.tagged import TaggedValuesFormat
 from worker.answer.formats.tags import CallTags
 from worker.answer.reader import Reading, TextReader
