@@ -100,6 +100,21 @@ class Asker:
         asked += [(subjects.controller_health(one), "controller") for one in ready["controllers"]]
         return [await self._health(subject, who) for subject, who in asked]
 
+    async def until_idle(self, limit_s: float = LIMIT_S) -> None:
+        """Return once no worker and no controller has a request.
+
+        Raises:
+            AssertionError: somebody still has one after `limit_s`; it says who.
+        """
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while kept := {
+            report["id"]: report["active_requests"]
+            for report in await self.reports()
+            if report["active_requests"]
+        }:
+            assert asyncio.get_running_loop().time() < deadline, f"requests are kept: {kept}"
+            await asyncio.sleep(0.05)
+
     async def _health(self, subject: str, who: str) -> dict[str, Any]:
         answer = await self.client.request(subject, timeout=LIMIT_S)
         report: dict[str, Any] = json.loads(answer.data)[who]

@@ -191,11 +191,7 @@ async def test_who_stops_reading_frees_the_workers(
         async for _ in stream:
             break
     async with Asker.connect(process) as asker:
-
-        async def idle() -> bool:
-            return not any(report["active_requests"] for report in await asker.reports())
-
-        await wait_until(idle)
+        await asker.until_idle()
 
 
 async def test_texts_of_several_messages_come_in_order(cluster: Cluster) -> None:
@@ -292,11 +288,7 @@ async def test_a_caller_that_leaves_frees_the_workers(
         with pytest.raises(httpx.ReadTimeout):
             await http.post(url, json={"model": "minilm", "input": _texts(2000)}, timeout=1)
     async with Asker.connect(process) as asker:
-
-        async def idle() -> bool:
-            return not any(report["active_requests"] for report in await asker.reports())
-
-        await wait_until(idle)
+        await asker.until_idle()
 
 
 async def test_a_stream_beside_many_texts_is_whole_and_the_same(cluster: Cluster) -> None:

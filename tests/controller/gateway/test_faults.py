@@ -222,8 +222,4 @@ def _nats(cluster: ClusterProcess) -> psutil.Process:
 
 async def _until_idle(cluster: ClusterProcess) -> None:
     async with Asker.connect(cluster) as asker:
-
-        async def idle() -> bool:
-            return not any(report["active_requests"] for report in await asker.reports())
-
-        await wait_until(idle, _LIMIT_S)
+        await asker.until_idle(_LIMIT_S)
