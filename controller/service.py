@@ -282,6 +282,7 @@ class Controller:
             max_bytes=self._bus.max_payload,
             now=now,
             settled_at=self._started_at + _SETTLING_HEARTBEATS * self._interval_s,
+            worker_lost_at=self._worker_lost_at(now),
         )
         self._leader = LeaderService(self._bus, self.id, machine, self._leadership, self._link)
         await self._leader.open()
@@ -289,6 +290,14 @@ class Controller:
             self._leader.handle(WorkerReported(view.id))
         await self._status.publish("state_changed")
         await self._handler.serve(self._leader)
+
+    def _worker_lost_at(self, now: float) -> float | None:
+        """Return when a worker may last have been lost of which the last leader did not know; a
+        controller that has just started does not know, either, which workers there were."""
+        leadership = self._leadership
+        if leadership.term == 1 or leadership.was_released:
+            return None
+        return max(self._started_at, self._registry.last_gone_at(now) or self._started_at)
 
     async def _step_down(self) -> None:
         leader, self._leader = self._leader, None

@@ -131,10 +131,18 @@ class NodeRegistry:
 
     def recently_gone(self, now: float) -> list[WorkerView]:
         """Return the last views of workers of which a boot ended in the last 10 s."""
+        self._forget_gone(now)
+        return [view for view, _ in self._recently_gone.values()]
+
+    def last_gone_at(self, now: float) -> float | None:
+        """Return when the last boot of a worker ended, if that is at most 10 s ago."""
+        self._forget_gone(now)
+        return max((at for _, at in self._recently_gone.values()), default=None)
+
+    def _forget_gone(self, now: float) -> None:
         horizon = now - _RESTARTS_WITHIN_S
         gone = self._recently_gone
         self._recently_gone = {id: (view, at) for id, (view, at) in gone.items() if at > horizon}
-        return [view for view, _ in self._recently_gone.values()]
 
     def on_worker_event(self, event: WorkerEvent, now: float) -> WorkerGone | None:
         """Apply a worker's event; returns a `WorkerGone` if a boot of the worker has ended."""

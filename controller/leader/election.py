@@ -51,10 +51,11 @@ class LeaderElection:
 
     Attributes:
         leads: check it right before each action that only the leader may take.
+        was_released: the last leader handed its requests over before this term.
         term: the own term while it leads, else the last leader's.
         leader_missing: there is no leader, or the leader did not answer the last probe.
         problem: why no controller leads, or none could take over; None if all is well.
-        changes: notified when one of the first three changes.
+        changes: notified when this controller leads, no longer leads, or another term begins.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class LeaderElection:
         self._unreachable: tuple[LeaseRecord, float] | None = None  # the record, and since when
         self._silent = False
         self.leads = False
+        self.was_released = False
         self.term = 0
         self.leader_missing = False
         self.problem: str | None = None
@@ -297,6 +299,7 @@ class LeaderElection:
             self.term -= 1
             logger.debug("controller %s does not lead: %s", self._controller, _describe(error))
             return
+        self.was_released = record is not None and record.released
         self._start_leading()
 
     def _lead_alone(self) -> None:

@@ -24,19 +24,22 @@ class ClaimedWorkers:
     """
     Args:
         workers: known when the term began.
+        lost_at: when another one may last have been lost before; None if none was.
 
     Attributes:
         starts_at: from then on requests without a session start.
-        turns_start_at: from then on turns of sessions start. It is moved if a worker is lost before
-            it answered, as an earlier turn may be lost with it.
+        turns_start_at: from then on turns of sessions start. An earlier turn may be lost with a
+            worker that was lost before it answered, or before the term, together with the leader.
     """
 
-    def __init__(self, workers: Iterable[WorkerId], now: float) -> None:
+    def __init__(
+        self, workers: Iterable[WorkerId], now: float, lost_at: float | None = None
+    ) -> None:
         self._unanswered = set(workers)
         self._asked_at: dict[WorkerId, float] = {}
         self._answered: dict[WorkerId, float] = {}
         self.starts_at = now + _ANSWER_S
-        self.turns_start_at = now
+        self.turns_start_at = now if lost_at is None else max(now, lost_at + REPUBLISHED_WITHIN_S)
 
     @property
     def incomplete(self) -> bool:

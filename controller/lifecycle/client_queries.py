@@ -97,6 +97,12 @@ class QueryActions:
         self._out.send_waiting_status(request, again.inboxes)
 
     def attach(self, request: TrackedRequest, again: TrackedRequest) -> None:
+        if _lacks_beginning(request, again):
+            again.add_inboxes(request.inboxes)
+            self._out.cancel_attempt(request, silent=True)
+            request.detach("other", self._out.now)
+            self.run_again(request, again)
+            return
         request.add_inboxes(again.inboxes)
         for inbox in again.inboxes:
             self._out.attach(request, inbox)
@@ -107,12 +113,14 @@ class QueryActions:
             self._out.add(SendToPromptListRunner("attach", request, inbox))
 
     def resend_end(self, request: TrackedRequest, again: TrackedRequest) -> None:
-        """Have the sender of the terminal message send it again. If that worker is gone, the
-        request runs again: the same seed gives the same answer."""
+        """Have the sender of the terminal message send it again. If that worker is gone, or does
+        not have the whole answer, the request runs again: the same seed gives the same answer."""
         if request.end is not None and request.delegated:
             self.attach_to_list(request, again)
         elif request.end is not None:
             self._out.send_to_client(again, request.end, again.inboxes)
+        elif _lacks_beginning(request, again):
+            self.run_again(request, again)
         elif request.worker and self._registry.is_alive(request.worker, request.boot_id):
             self.attach(request, again)
         else:
@@ -124,3 +132,8 @@ class QueryActions:
         again.attempt = request.attempt
         self._timers.drop(request)
         self._arrive(again, request)
+
+
+def _lacks_beginning(request: TrackedRequest, again: TrackedRequest) -> bool:
+    """Whether the request continues from tokens that who publishes it again does not have."""
+    return request.progress.resumed_tokens > again.progress.resumed_tokens

@@ -66,6 +66,7 @@ class RequestStateMachine:
         max_bytes: int,
         now: float,
         settled_at: float,
+        worker_lost_at: float | None = None,
     ) -> None:
         """
         Args:
@@ -73,6 +74,8 @@ class RequestStateMachine:
             rng: returns a random number from 0 to 1.
             max_bytes: of a message.
             settled_at: from then on every live worker has reported its state.
+            worker_lost_at: when the last worker may have been lost of which the last leader did
+                not know: requests are lost with both. None without one.
         """
         self.metrics = metrics
         self.router = Router(controller, settings, registry, prefixes, rng)
@@ -99,7 +102,7 @@ class RequestStateMachine:
         )  # fmt: skip
         self._takeover = RequestAdoption(
             settings.skills, registry, prefixes, self._store, self._turns, self._out,
-            self._fire, self._adopted, self._endings.drop,
+            self._fire, self._adopted, self._endings.drop, worker_lost_at=worker_lost_at,
         )  # fmt: skip
         self._claims = self._takeover.claims
         self._queries = QueryActions(
@@ -110,7 +113,7 @@ class RequestStateMachine:
         )
         self._actions = _actions(attempts, self._dispatcher, self._endings, self._queries)
         self._is_claiming = self._claims.incomplete
-        self._starts_at = self._claims.starts_at if self._is_claiming else math.inf
+        self._starts_at = self._claims.starts_at if self._is_claiming else self._turns_start_at
 
     def configure(self, settings: ClusterSettings) -> None:
         """Apply new settings from now on."""
@@ -287,10 +290,15 @@ class RequestStateMachine:
         else:
             self._fire(request, "may_begin")
 
+    @property
+    def _turns_start_at(self) -> float:
+        """When turns start; infinite if they have."""
+        turns_start_at = self._claims.turns_start_at
+        return turns_start_at if self._out.now < turns_start_at else math.inf
+
     def _start_waiting(self) -> None:
         """Start the requests that waited for workers to answer their claims."""
-        turns_start_at = self._claims.turns_start_at
-        self._starts_at = turns_start_at if self._out.now < turns_start_at else math.inf
+        self._starts_at = self._turns_start_at
         for request in self._store:
             if request.state == "waiting":
                 self._start(request)

@@ -37,6 +37,7 @@ class RequestAdoption:
         fire: triggers an action for a request.
         on_adopted: called with each adopted request that has not ended.
         drop: removes a request from all queues, because a worker has it.
+        worker_lost_at: see `RequestStateMachine`.
 
     Attributes:
         claims: which workers have answered.
@@ -54,6 +55,8 @@ class RequestAdoption:
         fire: TriggerHandler,
         on_adopted: Callable[[TrackedRequest], None],
         drop: Callable[[TrackedRequest], None],
+        *,
+        worker_lost_at: float | None,
     ) -> None:
         self.skills = skills
         self._registry = registry
@@ -64,7 +67,9 @@ class RequestAdoption:
         self._fire = fire
         self._on_adopted = on_adopted
         self._drop = drop
-        self.claims = ClaimedWorkers((view.id for view in registry.workers), instructions.now)
+        self.claims = ClaimedWorkers(
+            (view.id for view in registry.workers), instructions.now, worker_lost_at
+        )
 
     # Claims.
 

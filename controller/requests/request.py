@@ -387,7 +387,7 @@ class TrackedRequest:
         stays."""
         self.reported_tokens = self.tokens
         self.request = self.payload = self.query = self.decision = None
-        self.history, self.progress = [], AnswerProgress()
+        self.history, self.progress = [], AnswerProgress(self.progress.resumed_tokens)
 
     def _end_placement(self, outcome: Outcome, now: float) -> None:
         if self.placement is not None:

@@ -126,7 +126,7 @@ class StreamRecovery:
     def on_resend_state(self, state: ResendStateName, now: float) -> None:
         """The worker answered; its messages follow."""
         if state == "unknown":
-            self._planned = "publish"
+            self._planned = "resume"
         else:
             self.on_message(now)
 

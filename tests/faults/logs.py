@@ -14,6 +14,7 @@ from tests.faults.evidence import Injection
 from tests.faults.judge import Violation
 
 _REQUEST_ID = re.compile(r"(used|hand)-[0-9a-f]+")
+_OF_MEMBERS = re.compile(r" leads| no longer leads| is gone: ")
 _TAKEN = "dispatched to"
 _LEAVES = ("migrates", "tried again")
 _COUNTED = {
@@ -40,29 +41,38 @@ class Line:
 
 def read(folder: Path) -> list[Line]:
     """The lines about requests in all logs of a folder, in the order of time."""
+    return [line for line in _read_all(folder) if line.request_id]
+
+
+def _read_all(folder: Path) -> list[Line]:
     found = []
     for log in folder.glob("*.log"):
         for line in log.read_text(errors="replace").splitlines():
             try:
                 entry = json.loads(line)
-                fields = entry["fields"]
+                fields, said = entry.get("fields") or {}, entry["message"]
                 at = datetime.fromisoformat(entry["time"]).timestamp()
-                found.append(
-                    Line(at, fields["request_id"], entry["message"], fields.get("worker"), line)
-                )
-            except (ValueError, KeyError, TypeError):
-                continue  # about no request, or not ours
+                of = fields.get("request_id", ""), said, fields.get("worker")
+                found.append(Line(at, *of, line))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # not ours
     return sorted(found, key=lambda line: line.at)
 
 
 def explained(violations: Sequence[Violation], folder: Path) -> str:
-    """Each violation, with what all processes logged of its request."""
-    lines = read(folder)
-    told = []
+    """Each violation, with what all processes logged of the requests that it names, and who led and
+    was gone meanwhile."""
+    lines, told = _read_all(folder), []
     for violation in violations:
-        named = _REQUEST_ID.search(violation.request)
-        about = [line.whole for line in lines if named and named[0] == line.request_id]
-        told += [str(violation), *about]
+        named = {each[0] for each in _REQUEST_ID.finditer(str(violation))}
+        times = [line.at for line in lines if line.request_id in named]
+        told.append(str(violation))
+        told += [
+            line.whole
+            for line in lines
+            if line.request_id in named
+            or (times and times[0] <= line.at <= times[-1] and _OF_MEMBERS.search(line.said))
+        ]
     return "\n".join(told)
 
 

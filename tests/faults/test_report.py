@@ -15,7 +15,7 @@ SLEPT = Injection("a controller sleeps", ("controller-1",), 14.0, 19.0)
 EPOCH = 1_000_000.0
 
 
-def log(folder: Path, process: str, *lines: tuple[float, str, str, str | None]) -> None:
+def log(folder: Path, process: str, *lines: tuple[float, str | None, str, str | None]) -> None:
     """Each line: seconds on the clock of the injections, request, words, worker."""
     with (folder / f"{process}.log").open("w") as file:
         file.write("no JSON at all\n")
@@ -56,6 +56,25 @@ def test_a_broken_promise_is_told_with_what_was_logged_of_its_request(tmp_path: 
     assert first == "end: joke (hand-a1): no end in time"
     assert (json.loads(accepted)["message"], json.loads(done)["message"]) == ("accepted", "done")
     assert "hand-b2" not in first + accepted + done
+
+
+def test_who_led_and_was_gone_meanwhile_is_told_with_it(tmp_path: Path) -> None:
+    log(
+        tmp_path, "controller-1",
+        (10.0, "hand-a1", "accepted", None),
+        (10.5, None, "controller controller-2 leads, term 2", None),
+        (10.6, None, "worker worker-1 is gone: no report for 3 s", None),
+        (10.7, None, "something else", None),
+        (12.0, "used-b2", "done", None),
+        (13.0, None, "controller controller-1 leads, term 3", None),
+    )  # fmt: skip
+    what = "it began 0.9 s before chat (used-b2) had ended"
+    _, *lines = explained([Violation("order", "chat (hand-a1)", what)], tmp_path).splitlines()
+    said = [json.loads(line)["message"] for line in lines]
+    assert said == [
+        "accepted", "controller controller-2 leads, term 2",
+        "worker worker-1 is gone: no report for 3 s", "done",
+    ]  # fmt: skip
 
 
 def test_the_picture_has_a_row_for_each_in_trouble_and_a_dot_for_each_pause() -> None:

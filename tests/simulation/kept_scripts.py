@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.simulation.script import (
     Ask,
+    Cut,
     Drain,
     Kill,
     KillServer,
@@ -55,5 +56,34 @@ KEPT: dict[str, Sequence[Step]] = {
         Wait(1.1),
         StopJetStream(1.2, "lost"),
         KillServer("s-3", 1.0),
+    ),
+    "the leader restarted, and began a turn before it had heard of the worker that had the one "
+    "before": (
+        Pace("idle", "w-2"),
+        Ask(2),
+        Wait(2.0),
+        Start("c-1"),
+        Ask(3),
+        Wait(0.95),
+    ),
+    "a worker was gone before the term began, and a turn of it with the last leader": (
+        Pace("idle", "w-1"),
+        Ask(2),
+        Wait(0.3),
+        Ask(3),
+        Cut("w-2", 1.2),
+        Wait(1.5),
+        Kill("c-2"),
+        Kill("w-1"),
+        Kill("c-1"),
+    ),
+    "a turn that was lost after its first tokens was published again behind the next one": (
+        Ask(2),
+        Wait(0.3),
+        Start("c-1"),
+        Start("w-2", 2.0),
+        Wait(2.5),
+        Kill("c-1"),
+        Ask(3),
     ),
 }

@@ -169,8 +169,10 @@ _SHORTEST, _LONGEST = 4, 32
 
 
 def random_script(seed: object) -> list[Step]:
-    """Half of them have kills, stops and cuts of every role."""
+    """Half of them have kills, stops and cuts of every role; some are about turns only."""
     draw = random.Random(str(seed))
+    if random.Random(f"{seed}/turns").random() < _TURNS_SHARE:
+        return _turns_script(draw)
 
     def one(*values: object) -> Callable[[], object]:
         return lambda: draw.choice(values)
@@ -214,4 +216,25 @@ def random_script(seed: object) -> list[Step]:
     return steps
 
 
-_CRUEL_SHARE = 0.7
+def _turns_script(draw: random.Random) -> list[Step]:
+    """Two turns of one session, while the leader and workers are lost."""
+    steps: list[Step] = [Pace("idle", draw.choice(WORKERS))] if draw.random() < 0.3 else []
+    first, second = Ask(2), Ask(3)
+    steps += [first, Wait(draw.choice(_WAITS_S))]
+    worker, away_s = draw.choice(WORKERS), draw.choice(_AWAY_S)
+    losses: list[Step] = [
+        *(Kill(name) for name in (*WORKERS, *CONTROLLERS)),
+        *(Start(name, draw.choice((0.0, 2.0))) for name in WORKERS),
+        *(Start(name) for name in CONTROLLERS),
+        *(Cut(name, away_s) for name in WORKERS),
+        *(CrashEngine(name) for name in WORKERS),
+        *(Generate(name, "token") for name in WORKERS),
+        Drain(worker),
+    ]
+    for _ in range(draw.randint(2, 8)):
+        steps += [draw.choice(losses), Wait(draw.choice(_WAITS_S))]
+    steps.insert(draw.randint(steps.index(first) + 1, len(steps)), second)
+    return steps
+
+
+_CRUEL_SHARE, _TURNS_SHARE = 0.7, 0.1

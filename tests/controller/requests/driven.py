@@ -71,6 +71,7 @@ class Driven:
         strict: bool = False,
         most_per_client: int = 1000,
         unclaimed: Sequence[str] = (),
+        worker_lost_s: float | None = None,
         **controller: Any,
     ) -> None:
         """
@@ -78,6 +79,7 @@ class Driven:
             workers: that are there and tell that they have nothing.
             settled_s: after so long each worker was heard that is there.
             unclaimed: workers that were heard before, and have not told what they have.
+            worker_lost_s: so long before the term a worker was lost.
             controller: its settings.
         """
         self.now = 100.0
@@ -99,6 +101,7 @@ class Driven:
             max_bytes=max_bytes,
             now=self.now,
             settled_at=self.now + settled_s,
+            worker_lost_at=self.now - worker_lost_s if worker_lost_s is not None else None,
         )
         for name in unclaimed:
             self.on(WorkerReported(WorkerId(name)))

@@ -52,6 +52,18 @@ def test_what_comes_before_all_have_told_waits_for_that() -> None:
     assert driven.next_sent().dispatch.attempt == 1001
 
 
+def test_where_a_worker_was_lost_before_the_term_turns_wait_for_those_it_had() -> None:
+    driven = Driven("w1", term=2, worker_lost_s=1.0)
+    driven.ask("turn", session_id="s", stream=False)
+    driven.ask("r", stream=False)
+    assert driven.next_sent().dispatch.request_id == "r"
+    driven.pass_time(3.4)
+    assert driven.sent() == []
+    driven.ask("lost", session_id="s", stream=False, resume={"token_ids": [1]})
+    driven.pass_time(0.2)
+    assert driven.next_sent().dispatch.request_id == "lost"
+
+
 def test_a_worker_that_does_not_answer_holds_up_turns_but_nothing_else_after_a_second() -> None:
     driven = Driven("w1", term=2, unclaimed=["w2"])
     driven.ask("turn", session_id="s", stream=False)

@@ -232,3 +232,30 @@ def test_the_same_messages_in_another_session_are_another_request() -> None:
     driven.run(prompt=None, messages=[HELLO], session_id="s")
     driven.ask(inbox=LATER, prompt=None, messages=[HELLO], session_id="t")
     assert driven.words(LATER) == ["request_id_conflict"]
+
+
+# Without the tokens that it was resumed from.
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_who_does_not_have_the_tokens_that_it_was_resumed_from_gets_them(*, ended: bool) -> None:
+    """No worker has them as text; the same seed gives them once more."""
+    driven = Driven("w1")
+    sent = driven.run(resume={"token_ids": [1, 2]})
+    driven.emit(sent, 2, 3)
+    if ended:
+        driven.finish(sent)
+    driven.ask(inbox=LATER)
+    cancels = [(worker, order.verb) for worker, order in driven.orders()]
+    assert cancels == ([] if ended else [("w1", "cancel")])
+    driven.pass_time(0.01)
+    again = driven.next_sent().dispatch
+    assert (again.attempt, again.request.resume) == (2, None)
+    assert set(again.inboxes) == ({LATER} if ended else {INBOX, LATER})
+
+
+def test_who_has_the_tokens_that_it_was_resumed_from_is_attached() -> None:
+    driven = Driven("w1")
+    driven.run(resume={"token_ids": [1, 2]})
+    driven.ask(inbox=LATER, resume={"token_ids": [1, 2, 3]})
+    assert _attached(driven) == [("w1", 1, LATER)]

@@ -190,11 +190,17 @@ def test_an_answer_about_an_earlier_silence_does_not_shorten_the_next_round() ->
     check(stream.run(4.5), (6.0, "ask_status"), (7.0, "ask_resend"))
 
 
-def test_what_the_worker_does_not_know_is_published_again_at_once() -> None:
-    stream = Simulated()
+@pytest.mark.parametrize(
+    ("situation", "step"), [(_CALM, "resume"), (replace(_CALM, started=False), "publish")]
+)
+def test_what_the_worker_does_not_know_is_published_again_at_once(
+    situation: RecoveryInputs, step: Step
+) -> None:
+    """With what was received of it: it goes before turns that have not begun."""
+    stream = Simulated(situation)
     stream.run(4.1)
     stream.recovery.on_resend_state("unknown", stream.now)
-    assert stream.look() == "publish"
+    assert stream.look() == step
 
 
 @pytest.mark.parametrize("state", ["running", "finished"])
@@ -345,7 +351,7 @@ def test_what_was_planned_while_the_connection_was_gone_is_asked_when_it_is_back
     stream.recovery.on_resend_state("unknown", stream.now)
     assert stream.look() is None
     stream.situation = replace(_CALM, connections=2)
-    assert stream.look() == "publish"
+    assert stream.look() == "resume"
 
 
 # Turns of a session.
