@@ -63,7 +63,7 @@ def _abilities(body: InferenceRequest) -> frozenset[str]:
     if body.continue_final_message:
         abilities.append("continuation")
     if body.embeds:
-        abilities.append("embedding")
+        abilities.append("rerank" if body.query is not None else "embedding")
     return frozenset(abilities)
 
 

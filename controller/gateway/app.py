@@ -32,7 +32,7 @@ from controller.gateway.inference_client import CallerRequest, InferenceClient
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ListedModel, ModelResolver
 from controller.gateway.openai.chat_answers import ChatCompletionSerializer
-from controller.gateway.openai.embeddings import EmbeddingsRequest, embedding_list
+from controller.gateway.openai.embeddings import EmbeddingsRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextCompletionSerializer
 from controller.gateway.openapi import openapi_document
@@ -42,21 +42,21 @@ from controller.gateway.responses.answers import ResponseObjectSerializer
 from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.responses.stored_handlers import StoredResponseHandlers, store_callback
+from controller.gateway.scores import RerankRequest, ScoreRequest
 from controller.gateway.streaming_response import (
     EventStreamSerializer,
     InferenceResponse,
     ResponseSerializer,
 )
+from controller.gateway.text_handlers import DEFAULT_TIMEOUT_MS, TextHandlers, level_of
 from shared.errors import ClusterError, RequestError
-from shared.ids import SkillName
-from shared.messages.base import Priority, PriorityName, canonical_priority
 from shared.settings.gateway import GatewaySettings
 from shared.version import VERSION
 
 Body = ChatRequest | CompletionRequest | ResponsesRequest | MessagesRequest | CountTokensRequest
 E = TypeVar(
     "E", ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountTokensRequest,
-    EmbeddingsRequest,
+    EmbeddingsRequest, RerankRequest, ScoreRequest,
 )  # fmt: skip
 
 _EXPOSED_HEADERS = [
@@ -64,9 +64,6 @@ _EXPOSED_HEADERS = [
     IGNORED_FIELDS_HEADER,
 ]  # fmt: skip
 """Response headers that a web page may read. The official clients obey those about retries."""
-_EMBED = SkillName("embed")
-_DEFAULT_TIMEOUT_MS = 86_400_000
-"""The maximum: without a caller's `timeout_ms`, only `gateway.idle_timeout_ms` limits an answer."""
 
 
 class GatewayApp:
@@ -107,11 +104,15 @@ class GatewayApp:
                 )
             )
         stored = StoredResponseHandlers(self._response_store)
+        encoders = TextHandlers(self._inference, self._directory, self._parse, self._response)
         app = Starlette(
             routes=[
                 self._route("/v1/chat/completions", self._chat, "POST"),
                 self._route("/v1/completions", self._completions, "POST"),
-                self._route("/v1/embeddings", self._embeddings, "POST"),
+                self._route("/v1/embeddings", encoders.embeddings, "POST"),
+                self._route("/v1/rerank", encoders.rerank, "POST"),
+                self._route("/v2/rerank", encoders.rerank, "POST"),
+                self._route("/v1/score", encoders.score, "POST"),
                 self._route("/v1/responses", self._responses, "POST"),
                 self._route("/v1/responses/{id}", stored.response, "GET", "DELETE"),
                 self._route("/v1/responses/{id}/input_items", stored.input_items, "GET"),
@@ -163,21 +164,6 @@ class GatewayApp:
             request, body, model, answer_format, answer_format if body.streams else None
         )
 
-    async def _embeddings(self, request: Request) -> ASGIApp:
-        body = await self._parse(EmbeddingsRequest, request)
-        if self.draining:
-            raise ShuttingDown()
-        model = body.model or await self._directory.default_model(_EMBED)
-        fields = {"timeout_ms": _DEFAULT_TIMEOUT_MS, **body.fields(), "input": body.input}
-        key = key_of(request)
-        call = CallerRequest(request_id_of(request), model, _priority(body.priority), fields)
-
-        async def whole() -> dict[str, Any]:
-            embeddings = await self._inference.embed(key, call)
-            return embedding_list(embeddings, model, packed=body.encoding_format == "base64")
-
-        return self._response(request, call, whole, None)
-
     async def _responses(self, request: Request) -> ASGIApp:
         new_turn = await self._parse(ResponsesRequest, request)
         new_turn.refuse_unsupported()
@@ -216,15 +202,13 @@ class GatewayApp:
         answer_format: ResponseSerializer,
         events: EventStreamSerializer | None,
     ) -> ASGIApp:
-        if self.draining:
-            raise ShuttingDown()
-        fields = {"timeout_ms": _DEFAULT_TIMEOUT_MS, **body.fields()}
+        fields = {"timeout_ms": DEFAULT_TIMEOUT_MS, **body.fields()}
         if body.session_id:
             fields |= {"session_id": as_id(body.session_id), "history": "sent"}
         elif affinity := header_affinity(request.headers) or body.affinity:
             fields["affinity"] = as_id(affinity)
         key = key_of(request)
-        call = CallerRequest(request_id_of(request), model, _priority(body.priority), fields)
+        call = CallerRequest(request_id_of(request), model, level_of(body.priority), fields)
         whole = partial(self._inference.complete, key, call, answer_format.whole)
         return self._response(request, call, whole, events)
 
@@ -233,8 +217,10 @@ class GatewayApp:
         request: Request,
         call: CallerRequest,
         whole: Callable[[], Awaitable[dict[str, Any]]],
-        events: EventStreamSerializer | None,
+        events: EventStreamSerializer | None = None,
     ) -> ASGIApp:
+        if self.draining:
+            raise ShuttingDown()
         return InferenceResponse(
             self._inference,
             key_of(request),
@@ -337,10 +323,6 @@ async def _method_not_allowed(request: Request, error: Any) -> ASGIApp:
 async def _internal_error(request: Request, _: Exception) -> ASGIApp:
     error = ClusterError("internal error of the gateway; its log has the details")
     return ErrorResponseApp(error, dialect_of(request.url.path))
-
-
-def _priority(name: PriorityName | None) -> Priority | None:
-    return None if name is None else canonical_priority(name)
 
 
 def _is_anthropic(request: Request) -> bool:

@@ -8,14 +8,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.gateway.api_keys import ApiKey
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ModelResolver
 from controller.gateway.rate_limiter import ClientRateLimiter
 from shared.bus import Bus
-from shared.client import Cluster, Completion, Embeddings, Stream
+from shared.client import Cluster, Completion, Embeddings, Ranking, Scores, Stream
 from shared.client.inboxes import SharedInbox
 from shared.errors import ClusterError
 from shared.ids import ClientName, ModelId, RequestId
@@ -24,6 +24,8 @@ from shared.messages.stream import ChoiceOutput, Usage
 from shared.subjects import INBOX_PREFIX
 
 logger = logging.getLogger(__name__)
+
+_R = TypeVar("_R", Embeddings, Scores, Ranking)
 
 _DEFAULT_PRIORITY: Priority = "medium"
 _CHECKS_PER_TIMEOUT = 4
@@ -183,17 +185,20 @@ class InferenceClient:
         async with self.active(key, call) as active:
             return await body(await active.collect())
 
-    async def embed(self, key: ApiKey, call: CallerRequest) -> Embeddings:
-        """Return the embeddings of the texts in `input`.
+    async def encode(
+        self,
+        key: ApiKey,
+        call: CallerRequest,
+        send: Callable[[Cluster, dict[str, Any]], Awaitable[_R]],
+    ) -> _R:
+        """Return the embeddings or scores for which `send` asks the cluster, with these fields.
 
         Raises: as `active`.
         """
         async with self._admitted(key, call) as admitted:
-            fields = admitted.fields
-            inputs = fields.pop("input")
-            embeddings = await admitted.cluster.embed(inputs, skill=admitted.skill, **fields)
-            admitted.usage = embeddings.usage
-            return embeddings
+            result = await send(admitted.cluster, {"skill": admitted.skill, **admitted.fields})
+            admitted.usage = result.usage
+            return result
 
     @asynccontextmanager
     async def _admitted(self, key: ApiKey, call: CallerRequest) -> AsyncIterator["_Admitted"]:

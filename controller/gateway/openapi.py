@@ -8,6 +8,7 @@ from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRe
 from controller.gateway.openai.embeddings import EmbeddingsRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.responses.requests import ResponsesRequest
+from controller.gateway.scores import RerankRequest, ScoreRequest
 from shared.codec import StrictInput
 from shared.version import VERSION
 
@@ -29,6 +30,9 @@ _POST_PATHS: dict[str, tuple[type[StrictInput], str]] = {
     "/v1/chat/completions": (ChatRequest, "OpenAI's Chat Completions."),
     "/v1/completions": (CompletionRequest, "OpenAI's Completions."),
     "/v1/embeddings": (EmbeddingsRequest, "OpenAI's Embeddings."),
+    "/v1/rerank": (RerankRequest, "Ranks documents, in the form of Cohere's and Jina's APIs."),
+    "/v2/rerank": (RerankRequest, "The same."),
+    "/v1/score": (ScoreRequest, "Scores pairs of texts, in the form of vLLM's API."),
     "/v1/responses": (ResponsesRequest, "OpenAI's Responses."),
     "/v1/messages": (MessagesRequest, "Anthropic's Messages."),
     "/v1/messages/count_tokens": (CountTokensRequest, "Counts the input tokens of a message."),

@@ -141,9 +141,11 @@ class RequestAdoption:
     def _reconcile(self, claim: ClaimedRequest, worker: WorkerId, boot_id: BootId) -> bool:
         """Merge a request that a worker has, or had. Return whether its contents are needed."""
         known = self._store.get((claim.client, claim.request_id))
-        if known is None or known.state == "lost" or known.attempt < claim.attempt:
+        if known is not None and _lacks_beginning(claim, known):
+            known.attempt = max(known.attempt, claim.attempt)
+        elif known is None or known.state == "lost" or known.attempt < claim.attempt:
             return self._adopt(claim, known, worker, boot_id)
-        if (known.attempt, known.worker) == (claim.attempt, worker) and not known.ended:
+        elif (known.attempt, known.worker) == (claim.attempt, worker) and not known.ended:
             return self._catch_up(known, claim, boot_id)
         if claim.state == "running":
             self._out.cancel(worker, _ref(claim), silent=True)
@@ -211,6 +213,13 @@ class RequestAdoption:
                 self._fire(request, "contents_lost")
         if event.contents:
             self._request_contents(event.worker, remaining)
+
+
+def _lacks_beginning(claim: ClaimedRequest, known: TrackedRequest) -> bool:
+    """Whether the worker continued from tokens that who published the request here does not have:
+    it is published again without them, and runs from its start."""
+    is_here = known.worker is None and not known.ended
+    return is_here and claim.resumed_tokens > known.progress.resumed_tokens
 
 
 def _ref(claim: ClaimedRequest) -> AttemptRef:

@@ -96,7 +96,10 @@ def part_request(
         "request_id": None, "session_id": None, "affinity": None,
     }  # fmt: skip
     if body.embeds:
-        changes["input"] = body.prompts[part.first : part.first + part.choices]
+        chosen = slice(part.first, part.first + part.choices)
+        changes["input"] = body.prompts[chosen]
+        if isinstance(body.query, list):
+            changes["query"] = body.query[chosen]
     else:
         changes["n"] = part.choices
         if body.prompts:

@@ -179,6 +179,7 @@ class TrackedRequest:
         request.state, request.worker, request.boot_id = "running", worker, boot_id
         request.model, request.reported_at = claim.model, now
         request.reported_tokens = claim.tokens
+        request.progress = AnswerProgress(claim.resumed_tokens)
         request.pending_requeue = claim.failure if claim.state == "returned" else None
         return request
 

@@ -10,7 +10,7 @@ from controller.routing.route_query import RouteQuery
 from shared.errors import Unavailable
 from shared.ids import ModelId, WorkerId
 from shared.messages.base import Priority
-from shared.messages.model_status import EMBEDS_ONLY, ModelStatus
+from shared.messages.model_status import ModelStatus, is_encoder
 from shared.messages.request import Requirements
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS, WorkerReport, rejects
 
@@ -181,8 +181,9 @@ def _missing_ability(status: ModelStatus, query: RouteQuery) -> Ineligibility | 
         if not query.structured:
             return None
         return Ineligibility("no_worker", "runs a release without reasoning, tools and schemas")
-    if query.generates and status.abilities == EMBEDS_ONLY:
-        return Ineligibility("not_supported", f"has {status.id}, which embeds texts only")
+    if query.generates and is_encoder(status.abilities):
+        verb = "embeds" if "embedding" in status.abilities else "scores"
+        return Ineligibility("not_supported", f"has {status.id}, which {verb} texts only")
     missing = sorted(query.abilities.difference(status.abilities))
     if not missing:
         return None

@@ -27,7 +27,7 @@ class RouteQuery(NamedTuple):
         is_turn: whether `session` is a session, which stays on its worker, and not an affinity.
         is_list_part: whether it is one of a list of prompts, which is answered after its last one.
         abilities: those of `model_status.ABILITIES` that the model must have on the worker.
-        generates: whether the answer is generated text, not embeddings.
+        generates: whether the answer is generated text, not embeddings or scores.
         structured: whether it asks for reasoning, tools or a schema, which older workers lack.
     """
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from shared.cli.request import (
     request_options,
     system_messages,
 )
-from shared.client import Cluster
+from shared.client import Cluster, Usage
 from shared.client.typed import read_value
 from shared.codec import strict_json
 from shared.errors import ClusterError, SettingsError, StreamFailed
@@ -103,6 +104,12 @@ input, as one line of JSON each:
 \b
   cluster run --embed "The capital of France is Paris."
   cut -f2 notes.tsv | cluster run --embed - > vectors.jsonl
+
+With --rerank a reranker sorts the lines of standard input by their relevance for a query, each
+after its score:
+
+\b
+  cut -f2 notes.tsv | cluster run --rerank "How do I restart a worker?" - | head -3
 """
 
 
@@ -112,6 +119,11 @@ input, as one line of JSON each:
     help="File with a JSON schema that the answer must match.",
 )  # fmt: skip
 @click.option("--embed", is_flag=True, help="Embed the text; --skill is then `embed` by default.")
+@click.option(
+    "--rerank", metavar="QUERY",
+    help="Rank the lines of the text by their relevance for QUERY; --skill is then `rerank` by "
+    "default.",
+)  # fmt: skip
 @request_options
 @settings_options
 @json_option
@@ -122,6 +134,7 @@ def command(
     prompt: tuple[str, ...],
     schema: Path | None,
     embed: bool,
+    rerank: str | None,
     config: Path | None,
     nats: str | None,
     token: str | None,
@@ -134,8 +147,17 @@ def command(
     text = sys.stdin.read() if prompt == ("-",) else " ".join(prompt)
     if not text.strip():
         raise SettingsError("PROMPT is empty")
-    if embed:
-        _embed(text, config, nats, token, skill, flags["model"], as_json=as_json)
+    if embed or rerank is not None:
+        fields = {"skill": skill} if skill != DEFAULT_SKILL else {}
+        fields |= {"model": flags["model"]} if flags["model"] is not None else {}
+        lines = [line for line in text.splitlines() if line.strip()]
+        if rerank is None:
+            printed = partial(_embed, lines, fields, as_json=as_json)
+        elif embed:
+            raise SettingsError("--embed does not go with --rerank")
+        else:
+            printed = partial(_rank, rerank, lines, fields, as_json=as_json)
+        with_cluster(config, nats, token, printed, shows_progress=True)
         return
     messages = [*system_messages(system), {"role": "user", "content": text}]
     fields = request_fields(flags)
@@ -158,33 +180,43 @@ def command(
         sys.exit(130)
 
 
-def _embed(
-    text: str,
-    config: Path | None,
-    nats: str | None,
-    token: str | None,
-    skill: str,
-    model: str | None,
-    *,
-    as_json: bool,
+async def _embed(
+    lines: list[str], fields: dict[str, Any], cluster: Cluster, *, as_json: bool
 ) -> None:
-    """Print the vector of each line of a text."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    chosen = {} if model is None else {"model": model}
+    """Print the vector of each line."""
+    embeddings = await cluster.embed(lines, **fields)
+    if as_json:
+        result = {"embeddings": embeddings.vectors, "usage": _usage(embeddings.usage)}
+        click.echo(orjson.dumps(result).decode())
+        return
+    for vector in embeddings.vectors:
+        click.echo(orjson.dumps(vector).decode())
 
-    async def ask(cluster: Cluster) -> None:
-        embeddings = await cluster.embed(
-            lines, skill="embed" if skill == DEFAULT_SKILL else skill, **chosen
-        )
-        if as_json:
-            tokens = embeddings.usage.prompt_tokens
-            result = {"embeddings": embeddings.vectors, "usage": {"prompt_tokens": tokens}}
-            click.echo(orjson.dumps(result).decode())
-            return
-        for vector in embeddings.vectors:
-            click.echo(orjson.dumps(vector).decode())
 
-    with_cluster(config, nats, token, ask, shows_progress=True)
+async def _rank(
+    query: str, lines: list[str], fields: dict[str, Any], cluster: Cluster, *, as_json: bool
+) -> None:
+    """Print the lines, the most relevant first, each after its score."""
+    ranking = await cluster.rerank(query, lines, **fields)
+    if as_json:
+        result = {
+            "results": [
+                {"index": each.index, "score": each.score, "text": lines[each.index]}
+                for each in ranking.results
+            ],
+            "usage": _usage(ranking.usage),
+            "warnings": ranking.warnings,
+        }
+        click.echo(orjson.dumps(result).decode())
+        return
+    for warning in ranking.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for each in ranking.results:
+        click.echo(f"{each.score:.4f}  {lines[each.index]}")
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {"prompt_tokens": usage.prompt_tokens}
 
 
 def _in_terms_of_file(error: StreamFailed, file: Path) -> ClusterError:

@@ -4,6 +4,7 @@ from shared.client.cluster import Cluster, connect
 from shared.client.completion import Completion
 from shared.client.embeddings import Embeddings
 from shared.client.recovery import RecoveryTimes
+from shared.client.scores import RankedDocument, Ranking, Scores
 from shared.client.stream import Stream
 from shared.messages.stream import ChoiceOutput, Timings, Usage
 
@@ -12,7 +13,10 @@ __all__ = [
     "Cluster",
     "Completion",
     "Embeddings",
+    "RankedDocument",
+    "Ranking",
     "RecoveryTimes",
+    "Scores",
     "Stream",
     "Timings",
     "Usage",

@@ -123,7 +123,7 @@ class StreamAssembler:
                 self.status, self.progress = "running", None
                 self.usage = self.usage or message.usage
                 output = message.output
-                ends = output.finish_reason is not None and not output.token_ids
+                ends = output.finish_reason is not None
                 return self._join_all((self._aligned_end(output) if ends else output,))
             case DoneMessage():
                 self.status = "running"
@@ -135,14 +135,21 @@ class StreamAssembler:
 
     def _aligned_end(self, output: ChoiceOutput) -> ChoiceOutput:
         """Return the end of a choice at the index that is expected next. The sender of an end need
-        not know all tokens: a controller does not if its client cancels between two workers.
-        Received tokens stay; early ones are dropped."""
+        not know all tokens: a controller does not if its client cancels between two workers, nor
+        does a worker whose answer ends earlier than that of an earlier attempt. Received tokens
+        stay; early ones are dropped."""
         choice = self._choices.get(output.choice)
-        if choice is None or choice.finished or output.token_ids or output.index > choice.expected:
+        if choice is None or choice.finished or output.index > choice.expected:
+            return output
+        is_known = output.index + len(output.token_ids) <= choice.expected
+        if output.token_ids and not is_known:
             return output
         self._early -= len(choice.early)
         choice.early.clear()
-        return replace(output, index=choice.expected)
+        end = replace(output, index=choice.expected)
+        if not output.token_ids:
+            return end
+        return replace(end, token_ids=[], text="", logprobs=None, reasoning=None, tool_calls=None)
 
     def _start_attempt(self, attempt: int) -> None:
         """Drop early messages: the gap before them may never be filled by the new attempt."""

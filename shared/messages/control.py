@@ -273,6 +273,7 @@ class ClaimedRequest(WireMessagePart):
         session_id: the session of which it is a turn.
         fingerprint: of its body.
         tokens: number of emitted tokens.
+        resumed_tokens: number of those that its client had received before (`resume`).
         failure: why it was requeued, or failed.
         retries, migrations, crashes: as in its dispatch.
     """
@@ -286,6 +287,7 @@ class ClaimedRequest(WireMessagePart):
     session_id: str | None = None
     fingerprint: str
     tokens: Count = 0
+    resumed_tokens: Count = 0
     failure: AttemptFailed | None = None
     retries: Count = 0
     migrations: Count = 0

@@ -1,5 +1,6 @@
 """The state and speed of a model on a worker."""
 
+from collections.abc import Collection
 from typing import Literal
 
 from shared.codec import WireMessagePart
@@ -10,16 +11,22 @@ ModelState = Literal["available", "loading", "warm", "failed"]
 LoadPhase = Literal["downloading", "loading", "warming"]
 Batching = Literal["together", "alone"]
 """Whether the rows of a model decode in one batch, or one at a time."""
-ABILITIES = ("tools", "schema", "reasoning", "continuation", "embedding")
+ABILITIES = ("tools", "schema", "reasoning", "continuation", "embedding", "rerank")
 """Abilities of a model beyond free text: tool calls, schemas, reasoning, continuation. A loaded
-model that embeds texts has `embedding` alone, and generates nothing."""
-EMBEDS_ONLY = ["embedding"]
+model that embeds texts or scores them for a query has nothing but `embedding`, `rerank` or both,
+and generates nothing."""
+_OF_ENCODERS = {"embedding", "rerank"}
 TYPICAL_BYTES_PER_TOKEN = 4.0
 """For English; used until the tokens of a model have been measured."""
 TYPICAL_ANSWER_TOKENS = 100.0
 """Assumed until a model's own answers have been measured."""
 TYPICAL_ANSWER_WEIGHT = 4
 """The assumption counts as this many answers, so that one short answer does not dominate."""
+
+
+def is_encoder(abilities: Collection[str] | None) -> bool:
+    """Whether a loaded model with these abilities generates nothing."""
+    return bool(abilities) and _OF_ENCODERS.issuperset(abilities or ())
 
 
 class ModelPerformance(WireMessagePart):

@@ -30,6 +30,7 @@ MAX_SEED = 2**53 - 1
 MAX_CHOICES = 128
 MAX_INPUTS = 2048
 """Texts of one embedding request, as in OpenAI's API."""
+_OF_INPUT = ("dimensions", "prompt_name", "query", "truncate")
 DEFAULT_MAX_TOKENS = 512
 MAX_STOP_STRINGS = 16
 # Validation of lists stops at the first error: collecting a million would block the controller.
@@ -48,6 +49,10 @@ Input = (
     | TokenIds
     | Annotated[list[Annotated[str, Field(min_length=1)]], _INPUTS]
     | Annotated[list[TokenIds], _INPUTS]
+)
+Query = (
+    Annotated[str, Field(min_length=1)]
+    | Annotated[list[Annotated[str, Field(min_length=1)]], _INPUTS]
 )
 Dimensions = Annotated[int, Field(ge=1, le=65_536)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
@@ -135,6 +140,14 @@ class InferenceRequest(Tools):
     prompt_name: ModelName | None = Field(
         None, description="which of the model's own prompts precedes each text of `input`"
     )
+    query: Query | None = Field(
+        None,
+        description="score each text of `input` for this query instead of embedding it; a list "
+        "has one query per text",
+    )
+    truncate: bool = Field(
+        False, description="cut texts of `input` that are too long, instead of failing"
+    )
 
     max_tokens: MaxTokens | None = Field(
         None, description="default: 512, or less if the model's context is shorter"
@@ -201,11 +214,12 @@ class InferenceRequest(Tools):
     def _one_kind_of_input(self) -> Self:
         if bool(self.messages) + bool(self.prompt) + bool(self.input) != 1:
             raise ValueError("exactly one of messages, prompt and input is needed")
-        if self.input is None and (self.dimensions is not None or self.prompt_name is not None):
-            name = "dimensions" if self.dimensions is not None else "prompt_name"
-            raise ValueError(f"{name}: it goes with `input` only")
         if self.embeds:
             self._check_embedding()
+        elif name := next(
+            (name for name in _OF_INPUT if getattr(self, name) not in (None, False)), None
+        ):
+            raise ValueError(f"{name}: it goes with `input` only")
         elif self.choices > MAX_CHOICES:
             raise ValueError(f"n: times the number of prompts it must be at most {MAX_CHOICES}")
         if self.history == "kept" and (self.session_id is None or not self.messages):
@@ -228,7 +242,22 @@ class InferenceRequest(Tools):
             if getattr(self, name):
                 raise ValueError(f"{name}: it does not go with `input`")
         if self.n > 1:
-            raise ValueError("n: a text of `input` has one embedding")
+            raise ValueError("n: a text of `input` has one embedding or score")
+        if self.query is not None:
+            self._check_scoring(self.query)
+
+    def _check_scoring(self, query: str | list[str]) -> None:
+        """Raises ValueError: the texts cannot be scored for the query."""
+        for name in ("dimensions", "prompt_name"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: it does not go with `query`")
+        if not all(isinstance(text, str) for text in self.prompts):
+            raise ValueError("input: with `query` it must be texts, not tokens")
+        if isinstance(query, list) and len(query) != len(self.prompts):
+            raise ValueError(
+                f"query: {len(query)} queries for {len(self.prompts)} texts; one for each, or one "
+                "for all, is needed"
+            )
 
     @model_validator(mode="after")
     def _may_continue(self) -> Self:
@@ -262,8 +291,9 @@ class InferenceRequest(Tools):
     def text_bytes(self, turns: Sequence[Turn]) -> int:
         """Return the bytes of the prompt that was sent as text, in UTF-8, with `turns` as
         messages."""
-        prompts = (prompt for prompt in self.prompts if isinstance(prompt, str))
-        return len(self.tools_json) + sum(map(turn_bytes, turns)) + sum(map(utf8_bytes, prompts))
+        inputs = [prompt for prompt in self.prompts if isinstance(prompt, str)]
+        inputs += self.queries
+        return len(self.tools_json) + sum(map(turn_bytes, turns)) + sum(map(utf8_bytes, inputs))
 
     @property
     def structure(self) -> Structure | None:
@@ -305,8 +335,17 @@ class InferenceRequest(Tools):
 
     @property
     def embeds(self) -> bool:
-        """Whether the answer is embeddings of texts, not generated tokens."""
+        """Whether the answer is embeddings or scores of texts, not generated tokens."""
         return self.input is not None
+
+    @property
+    def queries(self) -> list[str]:
+        """The query of each text to score; empty for texts to embed, and without texts."""
+        if self.query is None:
+            return []
+        if isinstance(self.query, str):
+            return [self.query] * len(self.prompts)
+        return self.query
 
     @property
     def slots(self) -> int:

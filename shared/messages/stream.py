@@ -104,8 +104,8 @@ class ChoiceOutput:
     `text` is the content without `reasoning`. `tool_calls` has pieces of the calls, as OpenAI's
     deltas: {"index", "id", "type", "function": {"name", "arguments"}}, with `id`, `type` and `name`
     in the first piece of each call. Within one output reasoning comes first, calls last.
-    `embedding` is the vector of one text of `input`, as `vectors` packs it; such a choice has no
-    tokens. In JSON it is a list of numbers.
+    `embedding` is the vector of one text of `input`, as `vectors` packs it (in JSON a list of
+    numbers), `score` its relevance for the query; such a choice has no tokens.
     """
 
     choice: int
@@ -119,6 +119,7 @@ class ChoiceOutput:
     stop_sequence: str | None = None
     error: ErrorDetails | None = None
     embedding: str | None = None
+    score: float | None = None
 
     @property
     def turn(self) -> dict[str, Any]:
@@ -330,6 +331,8 @@ def _put_output(body: dict[str, Any], output: ChoiceOutput) -> dict[str, Any]:
             body[name] = value
     if output.error is not None:
         body["error"] = _error_body(output.error)
+    if output.score is not None:
+        body["score"] = output.score
     if output.embedding is not None:
         body["embedding"] = vectors.unpacked(output.embedding)
     return body
@@ -348,6 +351,7 @@ def _output_from(body: dict[str, Any]) -> ChoiceOutput:
         stop_sequence=_optional(body, "stop_sequence", str),
         error=_error_from(body["error"]) if "error" in body else None,
         embedding=vectors.packed(body["embedding"]) if "embedding" in body else None,
+        score=float(_checked(body["score"], float, int)) if "score" in body else None,
     )
 
 

@@ -27,7 +27,8 @@ class ModelSettings(SettingsSection):
     its chat template, which requests can override. `adapter`: a folder or a Hugging Face id of LoRA
     weights; if `path` is such a folder, its base model is loaded with the adapter.
     `max_context_tokens` lowers the model's context, or sets it if the files of the model have
-    none."""
+    none. `rerank: embeddings` lets an embedding model score texts for a query, by the similarity
+    of embeddings; a reranker needs no setting."""
 
     path: str = Field(min_length=1)
     adapter: Annotated[str, Field(min_length=1)] | None = None
@@ -40,3 +41,4 @@ class ModelSettings(SettingsSection):
     tool_format: ToolFormatName | None = None
     reasoning_format: ReasoningFormatName | None = None
     chat_template_kwargs: TemplateValues = {}
+    rerank: Literal["embeddings"] | None = None

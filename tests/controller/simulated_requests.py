@@ -105,6 +105,7 @@ def _claimed(held: _Held) -> ClaimedRequest:
         session_id=dispatch.request.ordered_session,
         fingerprint=dispatch.body_fingerprint,
         tokens=sum(map(len, held.tokens.values())),
+        resumed_tokens=len(dispatch.request.received_ids),
         failure=held.failure,
         retries=dispatch.retries,
         migrations=dispatch.migrations,

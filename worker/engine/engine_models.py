@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from shared.errors import ModelError
 from shared.ids import ModelId
-from shared.messages.model_status import EMBEDS_ONLY
 from worker.engine.batch import ModelBatch
 from worker.engine.device import free_for_kv_bytes, release_memory
 from worker.engine.embedding.model import EmbeddingModel
@@ -33,7 +32,7 @@ class EngineModels:
     Args:
         new_batch: makes the batch of a loaded model.
         kv_memory: uses the part of the budget that the caches leave.
-        embedder: serves the models that embed texts.
+        embedder: serves the models that embed or score texts.
         activity: records which model is being loaded.
         kv_budget_bytes: the limit of all KV caches; by default a share of the free memory.
         engines: the number of engines of this machine that share the free memory.
@@ -205,7 +204,7 @@ def _advance(loading: ModelLoadJob, seconds: float) -> LoadedModel | EmbeddingMo
 def _loaded(model_id: ModelId, model: LoadedModel | EmbeddingModel) -> ModelLoaded:
     if isinstance(model, EmbeddingModel):
         return ModelLoaded(
-            model_id, model.max_tokens, model.memory_bytes, list(EMBEDS_ONLY), list(model.warnings)
+            model_id, model.max_tokens, model.memory_bytes, model.abilities, list(model.warnings)
         )
     verdict = model.verdict
     return ModelLoaded(

@@ -29,7 +29,8 @@ from worker.engine.preparation import (
 )
 from worker.engine.prompt import PreparedSequence
 from worker.engine.step_scheduler import StepScheduler
-from worker.engine.text_embedder import PreparedText, TextEmbedder
+from worker.engine.text_embedder import TextEmbedder
+from worker.engine.text_preparation import PreparedText
 from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
 from worker.link.activity import EngineActivityRecord

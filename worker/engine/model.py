@@ -101,6 +101,7 @@ class LoadedModel:
             "reasoning": self.format.can_reason,
             "continuation": self.templates is not None and self.templates.continues,
             "embedding": False,
+            "rerank": False,
         }
         return [ability for ability in ABILITIES if can[ability]]
 
@@ -138,6 +139,16 @@ class ModelLoadJob:
         self._steps.close()
 
 
+def _load_encoder(folder: Path, order: LoadModel) -> EmbeddingModel:
+    model = load_embedding_model(folder, compares=order.compares_embeddings)
+    if model.kind == "classification" and model.dimensions != 1:
+        raise ModelError(
+            f"{folder}: it is a classifier of {model.dimensions} labels; rerankers, which have "
+            "one, are served"
+        )
+    return model
+
+
 def load_model(order: LoadModel) -> LoadedModel:
     """Load a model that generates, in one call.
 
@@ -159,8 +170,8 @@ def _loading_steps(
     stage: Stage = "network"
     try:
         config = read_object(folder / "config.json", max_bytes=_MAX_CONFIG_BYTES)
-        if embedding_kind(folder, config) == "embedding":
-            return load_embedding_model(folder)
+        if embedding_kind(folder, config) is not None:
+            return _load_encoder(folder, order)
         with ThreadPoolExecutor(1, "tokenizer") as thread:
             network, config = _load_network(
                 folder, lazy=True, trust_remote_code=order.trust_remote_code

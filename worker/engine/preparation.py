@@ -11,7 +11,7 @@ from shared.ids import ModelId
 from worker.engine.embedding.model import EmbeddingModel
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence, prepare
-from worker.engine.text_embedder import PreparedText, prepare_text
+from worker.engine.text_preparation import PreparedText, prepare_text
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import SequenceRejected
 from worker.link.orders import CancelPrefixPrefetch, PrefetchPrefix, SubmitSequence

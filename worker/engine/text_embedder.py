@@ -1,4 +1,4 @@
-"""Embeds texts in passes between decode steps: texts of similar length share a pass.
+"""Embeds and scores texts in passes between decode steps: texts of similar length share a pass.
 
 A text needs no KV cache and no slot; it waits in the queue of its model until a pass has room.
 """
@@ -6,19 +6,13 @@ A text needs no KV cache and no slot; it waits in the queue of its model until a
 import time
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
 
-import mlx.core as mx
-
-from shared.errors import InvalidRequest, RequestError
 from shared.ids import ModelId
-from shared.messages import vectors
 from worker.engine.embedding.model import EmbeddingModel
-from worker.engine.embedding.modules_file import shortened
+from worker.engine.text_pass import TextPasses
+from worker.engine.text_preparation import PreparedText
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import SequenceOutput
-from worker.link.orders import SubmitSequence
 
 _MAX_PASS_TOKENS = 16_384
 _MAX_TOKEN_PAIRS = 2**26
@@ -29,59 +23,11 @@ _FIRST_TOKENS_PER_S = 2000.0
 _NEWEST = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedText:
-    """A text ready to be embedded.
-
-    Attributes:
-        unpooled_tokens: at its beginning, of a prompt that is not part of its embedding.
-    """
-
-    order: SubmitSequence
-    token_ids: list[int]
-    unpooled_tokens: int = 0
-
-
-def prepare_text(order: SubmitSequence, model: EmbeddingModel) -> PreparedText:
-    """Tokenise and check one text.
-
-    Raises:
-        RequestError: the order is to generate, the text is too long or has unknown tokens, or the
-            model cannot embed it as requested.
-    """
-    options = order.embedding
-    if options is None:
-        raise RequestError(f"{order.model} embeds texts, and generates none", code="not_supported")
-    if options.dimensions is not None and options.dimensions > model.dimensions:
-        raise InvalidRequest(
-            f"dimensions: the model's embeddings have {model.dimensions}", param="dimensions"
-        )
-    token_ids, unpooled_tokens = order.token_ids, 0
-    if token_ids is None:
-        token_ids = model.tokenize(order.text or "", options.prompt_name)
-        unpooled_tokens = model.unpooled_tokens(options.prompt_name)
-    if (highest := max(token_ids, default=0)) >= model.vocabulary_size:
-        raise InvalidRequest(
-            f"input: token id {highest} is outside the model's vocabulary of "
-            f"{model.vocabulary_size}",
-            param="input",
-        )
-    if not token_ids:
-        raise InvalidRequest("input: the text has no tokens", param="input")
-    if len(token_ids) > model.max_tokens:
-        raise RequestError(
-            f"input: {len(token_ids)} tokens; the model embeds at most {model.max_tokens}",
-            code="context_length_exceeded",
-            param="input",
-        )
-    return PreparedText(order, token_ids, unpooled_tokens)
-
-
 class TextQueue:
     """The texts that wait for one model, and the speed of its passes."""
 
     def __init__(self, model: EmbeddingModel) -> None:
-        self.model = model
+        self.passes = TextPasses(model)
         self.waiting: list[PreparedText] = []  # by length
         self._arrivals: dict[int, int] = {}  # sequence: number
         self._arrived = 0
@@ -185,32 +131,11 @@ class TextEmbedder:
             EngineActivity("prefill", name, tuple(text.order.sequence for text in inputs))
         )
         began_at = self._clock()
-        rows = queue.model.embed(
-            [text.token_ids for text in inputs],
-            unpooled_tokens=[text.unpooled_tokens for text in inputs],
-        )
-        embedded = [
-            _shortened(rows[n : n + 1], text.order, normalizes=queue.model.normalizes)
-            for n, text in enumerate(inputs)
-        ]
-        mx.eval(embedded)
+        outputs = queue.passes.run(inputs)
         longest = len(inputs[-1].token_ids)
         queue.record_pass(len(inputs) * longest, self._clock() - began_at)
-        outputs = [
-            _output(text.order.sequence, row) for text, row in zip(inputs, embedded, strict=True)
-        ]
         self._activity.end()
         return outputs
-
-
-def _shortened(row: mx.array, order: SubmitSequence, *, normalizes: bool) -> mx.array:
-    dimensions = order.embedding.dimensions if order.embedding is not None else None
-    return row if dimensions is None else shortened(row, dimensions, normalizes=normalizes)
-
-
-def _output(sequence: int, row: mx.array) -> SequenceOutput:
-    (vector,) = cast(list[list[float]], row.tolist())
-    return SequenceOutput(sequence, 0, [], "", "stop", embedding=vectors.packed(vector))
 
 
 def _length(text: PreparedText) -> int:

@@ -151,6 +151,7 @@ class SequenceOutput:
     warnings: list[str] = field(default_factory=list)
     reasoning_tokens: int = 0
     embedding: str | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,12 @@ class ToolCallingOptions:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingOptions:
-    """How a text is embedded; the fields are those of the request."""
+    """How a text is embedded, or scored for a `query`; the fields are those of the request."""
 
     dimensions: int | None = None
     prompt_name: str | None = None
+    query: str | None = None
+    truncate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class LoadModel:
         tool_format, reasoning_format: detected from the model's files if None.
         adapter: folder of the adapter to load on top of the model.
         verdicts_file: where the result of probing the model is cached for the next load.
+        compares_embeddings: an embedding model scores texts, too, by their similarity.
     """
 
     model: ModelId
@@ -83,6 +86,7 @@ class LoadModel:
     template_values: dict[str, Any] = field(default_factory=dict)
     adapter: str | None = None
     verdicts_file: str | None = None
+    compares_embeddings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,8 @@ class UnloadModel:
 
 @dataclass(frozen=True, slots=True)
 class SubmitSequence:
-    """Generate one sequence from `messages` (a chat), `text` or `token_ids`; or embed `text` or
-    `token_ids`.
+    """Generate one sequence from `messages` (a chat), `text` or `token_ids`; or embed or score
+    `text` or `token_ids`.
 
     The answer continues after `resumed_ids` and `replayed_ids`.
 
@@ -112,7 +116,7 @@ class SubmitSequence:
         thinking_budget: maximum number of reasoning tokens.
         continues: the answer continues the last message.
         debug: warnings report how messages were reordered.
-        embedding: embed the text instead.
+        embedding: embed or score the text instead.
     """
 
     sequence: int

@@ -30,8 +30,8 @@ class ModelSmokeTests:
         return bool(self._running)
 
     def begin(self, engine: EngineProcess, model: WorkerModel) -> None:
-        """Order an engine to generate the first tokens of a model that it has loaded, or to embed a
-        text."""
+        """Order an engine to generate the first tokens of a model that it has loaded, or to embed
+        or score a text."""
         sequence = next(self._numbers)
         self._running[sequence] = ModelSmokeTest(engine, model)
         engine.send(_order(sequence, model))
@@ -56,5 +56,10 @@ def _order(sequence: int, model: WorkerModel) -> SubmitSequence:
         stop=[],
         stop_token_ids=[],
         sampling=_GREEDY,
-        embedding=EmbeddingOptions() if model.embeds else None,
+        embedding=_embedding(model) if model.embeds else None,
     )
+
+
+def _embedding(model: WorkerModel) -> EmbeddingOptions:
+    embeds = "embedding" in (model.abilities or ())
+    return EmbeddingOptions() if embeds else EmbeddingOptions(query="Hello")

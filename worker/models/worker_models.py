@@ -9,12 +9,12 @@ from shared.folders import cache_folder
 from shared.ids import ModelId
 from shared.messages.model_status import (
     ABILITIES,
-    EMBEDS_ONLY,
     Batching,
     LoadPhase,
     ModelPerformance,
     ModelState,
     ModelStatus,
+    is_encoder,
 )
 from shared.settings.models import ModelSettings
 from shared.settings.tree import ClusterSettings
@@ -73,8 +73,8 @@ class WorkerModel:
 
     @property
     def embeds(self) -> bool:
-        """Whether it embeds texts, and generates nothing; False before it was loaded."""
-        return self.abilities == EMBEDS_ONLY
+        """Whether it embeds or scores texts, and generates nothing; False before it was loaded."""
+        return is_encoder(self.abilities)
 
     @property
     def held_bytes(self) -> int:
@@ -132,6 +132,7 @@ class WorkerModel:
             template_values=self.source.chat_template_kwargs,
             adapter=str(self.adapter) if self.adapter is not None else None,
             verdicts_file=str(cache_folder() / "verdicts.json"),
+            compares_embeddings=self.source.rerank == "embeddings",
         )
 
 

@@ -129,8 +129,8 @@ class ActiveRequest:
 
     @property
     def generates(self) -> bool:
-        """Whether the answer is generated: not embeddings, and not only the number of tokens of the
-        prompt. Nothing else needs a slot in a batch, or is cached."""
+        """Whether the answer is generated: not embeddings or scores, and not only the number of
+        tokens of the prompt. Nothing else needs a slot in a batch, or is cached."""
         return not (self.embeds or self.dispatch.request.count_only)
 
     @property
@@ -239,7 +239,8 @@ class ActiveRequest:
         last choice. What an earlier attempt sent is not sent again, except its last output, which
         the client may not have received."""
         known = choice.is_known(output)
-        if (output.token_ids or output.embedding) and not known:
+        has_result = output.embedding is not None or output.score is not None
+        if (output.token_ids or has_result) and not known:
             self.times.first_token_at = self.times.first_token_at or time.monotonic()
             self.status, self.progress = "running", None
         is_new = not known or output.index + len(output.token_ids) == len(choice.known_ids)
@@ -256,6 +257,7 @@ class ActiveRequest:
             tool_calls=[self._call_piece(choice, piece) for piece in output.calls] or None,
             stop_sequence=output.stop_sequence,
             embedding=output.embedding,
+            score=output.score,
         )
         self._warnings += [each for each in output.warnings if each not in self._warnings]
         self._log.append(part)

@@ -58,8 +58,15 @@ def submit_order(request: ActiveRequest, choice: ActiveChoice) -> SubmitSequence
         ended=choice.known_end if replays and not body.embeds else None,
         count_only=body.count_only,
         session=body.cache_session,
-        embedding=EmbeddingOptions(body.dimensions, body.prompt_name) if body.embeds else None,
+        embedding=_embedding(body, choice.number),
     )
+
+
+def _embedding(body: InferenceRequest, number: int) -> EmbeddingOptions | None:
+    if not body.embeds:
+        return None
+    query = body.queries[number] if body.queries else None
+    return EmbeddingOptions(body.dimensions, body.prompt_name, query, body.truncate)
 
 
 def _calling(body: InferenceRequest) -> ToolCallingOptions | None:

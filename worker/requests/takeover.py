@@ -78,6 +78,7 @@ def _claimed_request(
         session_id=dispatch.request.ordered_session,
         fingerprint=request.fingerprint,
         tokens=request.tokens,
+        resumed_tokens=len(dispatch.request.received_ids),
         failure=failure,
         retries=dispatch.retries,
         migrations=dispatch.migrations,

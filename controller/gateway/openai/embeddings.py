@@ -26,6 +26,9 @@ class EmbeddingsRequest(StrictInput):
     prompt_name: ModelName | None = Field(
         None, description="Which of the model's own prompts precedes each text, such as `query`."
     )
+    truncate: bool = Field(
+        False, description="Cut texts that are too long for the model, instead of failing."
+    )
     priority: PriorityName | None = None
     timeout_ms: TimeoutMs | None = None
 
@@ -37,7 +40,7 @@ class EmbeddingsRequest(StrictInput):
     def fields(self) -> dict[str, Any]:
         """Return the fields of the cluster's request, except `input`."""
         return self.model_dump(
-            include={"dimensions", "prompt_name", "timeout_ms"}, exclude_none=True
+            include={"dimensions", "prompt_name", "truncate", "timeout_ms"}, exclude_none=True
         )
 
 

@@ -41,7 +41,7 @@ _ASKING = [
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
     "/v1/messages/count_tokens",
 ]  # fmt: skip
-_EMBEDDING = ["/v1/embeddings"]
+_EMBEDDING = ["/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score"]
 """No model of this cluster embeds: tests/test_embeddings.py has those that are served."""
 _SIMPLE = ["/", "/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics"]
 _STORED = ["/v1/responses/{id}", "/v1/responses/{id}/input_items"]

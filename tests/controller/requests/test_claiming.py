@@ -331,3 +331,27 @@ def test_such_a_worker_keeps_what_it_has_though_it_cannot_tell_of_it(why: str) -
     assert driven.state() == "running" and driven.new(SendControlOrder) == []
     driven.finish(sent)
     assert driven.state() == "finished"
+
+
+def test_who_lacks_the_tokens_that_an_ended_request_was_resumed_from_gets_it_anew() -> None:
+    driven = Driven("w1", term=2, unclaimed=["w2"])
+    old = old_dispatch()
+    claim = key_of(old, "finished").model_copy(update={"resumed_tokens": 2, "tokens": 4})
+    driven.claimed("w2", claim)
+    driven.orders()
+    driven.ask(inbox=LATER)
+    assert [order.verb for _, order in driven.orders()] == []
+    driven.pass_time(0.01)
+    assert driven.next_sent().dispatch.inboxes == [LATER]
+
+
+def test_who_lacks_the_tokens_that_a_running_request_was_resumed_from_gets_it_anew() -> None:
+    driven = Driven("w1", term=2, unclaimed=["w2"])
+    driven.ask(inbox=LATER)
+    claim = key_of(old_dispatch()).model_copy(update={"resumed_tokens": 2, "tokens": 4})
+    driven.claimed("w2", claim)
+    ((worker, order),) = driven.orders()
+    assert isinstance(order, CancelRequest)
+    assert (worker, order.attempt, order.silent) == ("w2", claim.attempt, True)
+    again = driven.next_sent().dispatch
+    assert again.attempt > claim.attempt and again.inboxes == [LATER]

@@ -235,3 +235,17 @@ def test_messages_of_another_request_are_ignored() -> None:
 def test_an_error_without_an_id_is_for_this_stream() -> None:
     with pytest.raises(StreamFailed):
         StreamAssembler(ID).take(replace(failed("invalid_request"), request_id=None))
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_a_later_attempt_whose_answer_ends_earlier_ends_it(choices: int) -> None:
+    """Workers of other hardware may answer otherwise; what was received stays."""
+    stream = StreamAssembler(ID, choices=choices)
+    assert tokens(stream, chunk(0, 1), chunk(1, 2)) == [1, 2]
+    last = replace(OUTPUT, token_ids=[1], text="<1>", finish_reason="stop")
+    if choices == 1:
+        (end,) = stream.take(done(last, attempt=1, tokens=1))
+    else:
+        (end,) = stream.take(ChunkMessage(ID, 1, MAC, last))
+    assert (end.index, end.token_ids, end.text, end.finish_reason) == (2, [], "", "stop")
+    assert stream.done == (choices == 1) and stream.missing_from is None

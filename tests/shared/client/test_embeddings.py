@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.client import Completion, Timings, Usage
-from shared.client.embeddings import batches, joined
+from shared.client.embeddings import Embeddings
+from shared.client.text_batches import batches, joined
 from shared.errors import StreamFailed
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, ErrorDetails
@@ -37,7 +38,8 @@ def test_a_batch_has_as_many_texts_as_a_request_may_have() -> None:
 
 
 def test_the_vectors_of_all_batches_are_in_order_with_the_sum_of_tokens() -> None:
-    embeddings = joined([_completion(_output(0, 1.0), _output(1, 0.5)), _completion(_output(0, 0))])
+    answers = [_completion(_output(0, 1.0), _output(1, 0.5)), _completion(_output(0, 0))]
+    embeddings = Embeddings.of(joined(answers))
     assert embeddings.vectors == [[1.0], [0.5], [0.0]]
     assert embeddings.usage == Usage(10, 0, 0)
     assert embeddings.warnings == ("slow",)

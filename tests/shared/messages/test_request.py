@@ -33,7 +33,7 @@ def test_defaults_are_openais_and_the_clusters() -> None:
         "logit_bias": {}, "stop_token_ids": [], "ignore_eos": False, "n": 1, "count_only": False,
         "stream": True, "multiplex": False, "priority": "medium", "timeout_ms": 120_000,
         "debug": False, "continue_final_message": False, "parallel_tool_calls": True,
-        "chat_template_kwargs": {},
+        "chat_template_kwargs": {}, "truncate": False,
     }  # fmt: skip
 
 
@@ -210,6 +210,14 @@ def test_texts_to_embed_have_one_choice_each(given: Any, texts: list[Any]) -> No
     assert (request.choices, request.slots) == (len(texts), 0)
 
 
+@pytest.mark.parametrize(("query", "queries"), [("q", ["q", "q"]), (["q", "r"], ["q", "r"])])
+def test_each_text_to_score_has_its_query(query: Any, queries: list[str]) -> None:
+    request = parse(input=["one", "two"], query=query)
+    assert request.queries == queries
+    assert (request.choices, request.slots) == (2, 0)
+    assert request.text_bytes([]) == 6 + sum(map(len, queries))
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -226,6 +234,12 @@ def test_texts_to_embed_have_one_choice_each(given: Any, texts: list[Any]) -> No
         ({"input": "text", "dimensions": 0}, "dimensions"),
         ({"prompt": "text", "dimensions": 8}, "dimensions"),
         ({"prompt": "text", "prompt_name": "query"}, "prompt_name"),
+        ({"prompt": "text", "query": "text"}, "query"),
+        ({"prompt": "text", "truncate": True}, "truncate"),
+        ({"input": "text", "query": ""}, "query"),
+        ({"input": "text", "query": ["a", "b"]}, "query"),
+        ({"input": [1, 2], "query": "text"}, "input"),
+        ({"input": "text", "query": "text", "dimensions": 8}, "dimensions"),
         ({"prompt": "text", "input": "text"}, None),
     ],
 )

@@ -17,6 +17,7 @@ _EXAMPLES: list[Any] = [
     1,
     "a",
     "mistral",
+    "embeddings",
     ["a"],
     [{"model": "a"}],
     {},

@@ -12,7 +12,8 @@ from shared.errors import RequestError
 from shared.ids import ModelId
 from shared.messages import vectors
 from worker.engine.embedding.model import EmbeddingModel
-from worker.engine.text_embedder import TextEmbedder, prepare_text, similar
+from worker.engine.text_embedder import TextEmbedder, similar
+from worker.engine.text_preparation import prepare_text
 from worker.link.activity import EngineActivityRecord
 from worker.link.orders import EmbeddingOptions, Sampling, SubmitSequence
 
@@ -30,6 +31,8 @@ class _CountingModel:
     max_tokens: int = 512
     vocabulary_size: int = 1000
     normalizes: bool = False
+    kind: str = "embedding"
+    compares: bool = False
     passes: list[list[int]] = field(default_factory=list)
     vector: list[float] | None = None
 

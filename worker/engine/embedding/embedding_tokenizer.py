@@ -63,13 +63,17 @@ class EmbeddingTokenizer:
         is_limit = isinstance(limit, int) and 1 < limit <= _MAX_TOKENIZER_TOKENS
         self.max_tokens: int | None = settings.max_tokens or (limit if is_limit else None)
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the tokens of a text with the special tokens around it; not truncated."""
-        return list(self._encode(text)["input_ids"])
+    def tokenize(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Return the tokens of a text with the special tokens around it; at most `max_tokens`, if
+        given."""
+        return list(self._encode(text, max_tokens=max_tokens)["input_ids"])
 
-    def tokenize_pair(self, first: str, second: str) -> TokenizedPair:
-        """Return the tokens of a pair with the special tokens around them; not truncated."""
-        encoded = self._encode(first, second)
+    def tokenize_pair(
+        self, first: str, second: str, max_tokens: int | None = None
+    ) -> TokenizedPair:
+        """Return the tokens of a pair with the special tokens around them; at most `max_tokens`, if
+        given: the second text is cut, which must leave one token of it."""
+        encoded = self._encode(first, second, max_tokens=max_tokens)
         ids = list(encoded["input_ids"])
         types = list(encoded.get("token_type_ids") or [])
         return TokenizedPair(ids, types.index(1) if 1 in types else len(ids))
@@ -81,13 +85,14 @@ class EmbeddingTokenizer:
         ends_special = bool(ids) and ids[-1] in self._tokenizer.all_special_ids
         return len(ids) - ends_special
 
-    def _encode(self, *parts: str) -> Mapping[str, Any]:
+    def _encode(self, *parts: str, max_tokens: int | None = None) -> Mapping[str, Any]:
         parts = tuple(part.lower() for part in parts) if self._lowers else parts
         encoded: Mapping[str, Any] = self._tokenizer(
             *parts,
             add_special_tokens=True,
             padding=False,
-            truncation=False,
+            truncation=max_tokens is not None and ("only_first", "only_second")[len(parts) - 1],
+            max_length=max_tokens,
             return_token_type_ids=self._has_types,
             verbose=False,  # no warning about long inputs, which the caller sees
         )

@@ -24,6 +24,7 @@ from worker.engine.embedding.modules_file import (
 from worker.engine.embedding.network import EmbeddingKind, TextNetwork, find_family, load_network
 from worker.engine.embedding.pooling import Pooling
 from worker.engine.embedding.prompts import Prompts, load_prompts
+from worker.engine.embedding.score_activation import ScoreActivation, score_activation
 from worker.engine.embedding.token_batch import TokenBatch, padded_batch
 from worker.models.file_reading import read_object
 from worker.models.files import inspect
@@ -31,12 +32,13 @@ from worker.models.files import inspect
 _log = logging.getLogger(__name__)
 
 _MAX_CONFIG_BYTES = 16_000_000
+_HAS_HEAD = "`rerank: embeddings` in its settings has no effect: the model scores by itself"
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingModel:
     """A network with its tokenizer. `tokenize` and `tokenize_pair` belong to one thread at a time,
-    `embed` and `score` to the engine thread.
+    `embed`, `classify` and `score` to the engine thread.
 
     Attributes:
         kind: `classification` models score, the others embed.
@@ -45,6 +47,8 @@ class EmbeddingModel:
             caller applies it.
         warnings: sentences for operators about what was assumed.
         steps: None for classifiers.
+        activation: of a classifier with one label: makes a score from the logit.
+        compares: an embedding model scores, too: texts by the similarity of their embeddings.
     """
 
     kind: EmbeddingKind
@@ -55,6 +59,15 @@ class EmbeddingModel:
     tokenizer: EmbeddingTokenizer
     prompts: Prompts
     steps: VectorSteps | None
+    activation: ScoreActivation = "sigmoid"
+    compares: bool = False
+
+    @property
+    def abilities(self) -> list[str]:
+        """The abilities of `ModelStatus`."""
+        if self.kind == "classification":
+            return ["rerank"]
+        return ["embedding", "rerank"] if self.compares else ["embedding"]
 
     @property
     def normalizes(self) -> bool:
@@ -71,17 +84,20 @@ class EmbeddingModel:
         weights = cast(list[tuple[str, mx.array]], tree_flatten(self.network.parameters()))
         return sum(array.nbytes for _, array in weights)
 
-    def tokenize(self, text: str, prompt_name: str | None = None) -> list[int]:
-        """Return the tokens of a text after its prompt, with the model's special tokens; not
-        truncated.
+    def tokenize(
+        self, text: str, prompt_name: str | None = None, *, truncated: bool = False
+    ) -> list[int]:
+        """Return the tokens of a text after its prompt, with the model's special tokens.
 
         Args:
             prompt_name: of the model's prompts; None for its default one, if it has one.
+            truncated: cut to `max_tokens`.
 
         Raises:
             InvalidRequest: the model has no such prompt.
         """
-        return self.tokenizer.tokenize(self.prompts.find(prompt_name) + text)
+        limit = self.max_tokens if truncated else None
+        return self.tokenizer.tokenize(self.prompts.find(prompt_name) + text, limit)
 
     def unpooled_tokens(self, prompt_name: str | None = None) -> int:
         """Return how many tokens at the beginning of an input are a prompt that is not pooled: 0
@@ -95,10 +111,15 @@ class EmbeddingModel:
             return 0
         return self.tokenizer.count_prompt_tokens(prompt)
 
-    def tokenize_pair(self, first: str, second: str) -> TokenizedPair:
+    def tokenize_pair(self, first: str, second: str, *, truncated: bool = False) -> TokenizedPair:
         """Return the tokens of a pair, such as a query and a document, with the model's special
-        tokens; not truncated."""
-        return self.tokenizer.tokenize_pair(first, second)
+        tokens.
+
+        Args:
+            truncated: the second text is cut so that the pair has `max_tokens`.
+        """
+        limit = self.max_tokens if truncated else None
+        return self.tokenizer.tokenize_pair(first, second, limit)
 
     def embed(
         self,
@@ -139,13 +160,27 @@ class EmbeddingModel:
         """Score pairs; not evaluated.
 
         Returns:
+            (rows,), float32.
+
+        Raises:
+            ValueError: the model is no classifier with one label, or a row is invalid; see `embed`.
+        """
+        logits = self.classify(batch)
+        if logits.shape[1] != 1:
+            raise ValueError("only a classifier with one label scores")
+        return mx.sigmoid(logits[:, 0]) if self.activation == "sigmoid" else logits[:, 0]
+
+    def classify(self, batch: Sequence[TokenizedPair]) -> mx.array:
+        """Classify pairs; not evaluated.
+
+        Returns:
             Logits: (rows, labels), float32.
 
         Raises:
             ValueError: the model is no classifier, or a row is invalid; see `embed`.
         """
         if self.kind != "classification":
-            raise ValueError("only a classifier scores")
+            raise ValueError("only a classifier classifies")
         second_from = [pair.second_from for pair in batch]
         return self.network.classify(self._padded([pair.ids for pair in batch], second_from))
 
@@ -162,11 +197,14 @@ class EmbeddingModel:
         )
 
 
-def load_embedding_model(folder: Path) -> EmbeddingModel:
+def load_embedding_model(folder: Path, *, compares: bool = False) -> EmbeddingModel:
     """Load an embedding model or a classifier, and evaluate its weights. Belongs to the engine
     thread.
 
     A causal language model is loaded as an embedding model, too.
+
+    Args:
+        compares: whether an embedding model scores, too.
 
     Raises:
         ModelError: says what is missing, broken or not supported.
@@ -187,6 +225,7 @@ def load_embedding_model(folder: Path) -> EmbeddingModel:
     network = load_network(body_folder, kind)
     tokenizer = EmbeddingTokenizer(body_folder)
     steps: VectorSteps | None = None
+    activation: ScoreActivation = "sigmoid"
     warnings: tuple[str, ...] = ()
     if kind == "embedding":
         size = network.body.hidden_size
@@ -195,6 +234,11 @@ def load_embedding_model(folder: Path) -> EmbeddingModel:
             warnings = (_assumed(str(family.pooling)),)
         else:
             steps = load_steps(folder, modules[1:], size)
+    else:
+        if compares:
+            warnings = (_HAS_HEAD,)
+        with values_of(path):
+            activation = score_activation(config)
     for warning in warnings:
         _log.warning("%s: %s", folder, warning)
     limit = tokenizer.max_tokens or network.body.max_length
@@ -207,6 +251,8 @@ def load_embedding_model(folder: Path) -> EmbeddingModel:
         tokenizer=tokenizer,
         prompts=prompts,
         steps=steps,
+        activation=activation,
+        compares=compares and kind == "embedding",
     )
 
 

@@ -13,6 +13,7 @@ from worker.models.file_reading import read_object
 
 SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
 _MAX_BYTES = 1_000_000
+_DOCUMENT_NAMES = ("document", "passage", "corpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,17 @@ class Prompts:
     by_name: Mapping[str, str] = field(default_factory=dict)
     default_name: str | None = None
     dimensions: int | None = None
+
+    @property
+    def for_query(self) -> str | None:
+        """The name of the prompt of queries, as `encode_query` finds it; None for the default."""
+        return "query" if "query" in self.by_name else None
+
+    @property
+    def for_document(self) -> str | None:
+        """The name of the prompt of documents, as `encode_document` finds it; None for the
+        default."""
+        return next((name for name in _DOCUMENT_NAMES if name in self.by_name), None)
 
     def find(self, name: str | None) -> str:
         """Return the text of a prompt; empty for None without a default.

@@ -124,7 +124,7 @@ def test_token_types_of_pairs(load_case: LoadCase) -> None:
 def test_token_types_matter(load_case: LoadCase) -> None:
     model = load_case("bert-classifier")
     pair = model.tokenize_pair("abc", "de")
-    scores = np.array(model.score([pair, TokenizedPair(pair.ids, len(pair.ids))]))
+    scores = np.array(model.classify([pair, TokenizedPair(pair.ids, len(pair.ids))]))
     assert abs(scores[0, 0] - scores[1, 0]) > 0.01
 
 
@@ -195,8 +195,8 @@ def test_the_longest_row(name: str, load_case: LoadCase) -> None:
 def test_classifiers_do_not_embed_and_others_do_not_score(load_case: LoadCase) -> None:
     with pytest.raises(ValueError, match="a classifier does not embed"):
         load_case("bert-classifier").embed([[5]])
-    with pytest.raises(ValueError, match="only a classifier scores"):
-        load_case("bert").score([TokenizedPair([5], 1)])
+    with pytest.raises(ValueError, match="only a classifier classifies"):
+        load_case("bert").classify([TokenizedPair([5], 1)])
 
 
 @pytest.mark.parametrize(

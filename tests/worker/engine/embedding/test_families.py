@@ -98,9 +98,9 @@ def test_logits_of_pairs(name: str, load_case: LoadCase) -> None:
     model = load_case(name)
     pairs = [model.tokenize_pair(*pair) for pair in PAIRS]
     expected = reference(name, "logits")
-    alone = np.concatenate([np.array(model.score([pair])) for pair in pairs])
+    alone = np.concatenate([np.array(model.classify([pair])) for pair in pairs])
     assert difference(alone, expected) < _TOLERANCE
-    assert difference(model.score(pairs), expected) < _TOLERANCE
-    assert model.score(pairs).dtype == mx.float32
+    assert difference(model.classify(pairs), expected) < _TOLERANCE
+    assert model.classify(pairs).dtype == mx.float32
     assert model.dimensions == expected.shape[1]
     assert np.abs(expected - expected[0]).max() > 0.05

@@ -1,0 +1,156 @@
+"""Texts to embed or to score, as tokens: checked before they wait for a pass."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from shared.errors import InvalidRequest, RequestError
+from worker.engine.embedding.model import EmbeddingModel
+from worker.link.orders import EmbeddingOptions, SubmitSequence
+
+RANKED_BY_EMBEDDINGS = (
+    "the model has no head that scores pairs: scores are the cosine similarity of embeddings, as "
+    "`rerank: embeddings` in its settings allows"
+)
+
+
+class QueryTokens(NamedTuple):
+    """A query to whose embedding that of a text is compared; `unpooled_tokens` as of the text."""
+
+    token_ids: tuple[int, ...]
+    unpooled_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """A text ready to be embedded or scored.
+
+    Attributes:
+        token_ids: of a text to score by a classifier, the query's before it.
+        unpooled_tokens: at its beginning, of a prompt that is not part of its embedding.
+        second_from: of a text to score by a classifier: where it begins, as of `TokenizedPair`.
+        query: of a text to score by its embedding.
+        warnings: for who sent it.
+    """
+
+    order: SubmitSequence
+    token_ids: list[int]
+    unpooled_tokens: int = 0
+    second_from: int | None = None
+    query: QueryTokens | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+def prepare_text(order: SubmitSequence, model: EmbeddingModel) -> PreparedText:
+    """Tokenise and check one text.
+
+    Raises:
+        RequestError: the order is to generate, the text is too long or has unknown tokens, or the
+            model cannot embed or score it as requested.
+    """
+    options = order.embedding
+    verb = "scores" if model.kind == "classification" else "embeds"
+    if options is None:
+        raise RequestError(f"{order.model} {verb} texts, and generates none", code="not_supported")
+    if options.query is not None:
+        return _prepare_to_score(order, options, options.query, model)
+    if model.kind == "classification":
+        raise RequestError(
+            f"{order.model} scores texts for a `query`, and does not embed", code="not_supported"
+        )
+    return _prepare_to_embed(order, options, model)
+
+
+def _prepare_to_embed(
+    order: SubmitSequence, options: EmbeddingOptions, model: EmbeddingModel
+) -> PreparedText:
+    if options.dimensions is not None and options.dimensions > model.dimensions:
+        raise InvalidRequest(
+            f"dimensions: the model's embeddings have {model.dimensions}", param="dimensions"
+        )
+    token_ids, unpooled_tokens = order.token_ids, 0
+    if token_ids is None:
+        token_ids = model.tokenize(order.text or "", options.prompt_name)
+        unpooled_tokens = model.unpooled_tokens(options.prompt_name)
+    if (highest := max(token_ids, default=0)) >= model.vocabulary_size:
+        raise InvalidRequest(
+            f"input: token id {highest} is outside the model's vocabulary of "
+            f"{model.vocabulary_size}",
+            param="input",
+        )
+    token_ids, warnings = _within_limit(token_ids, order, options, model, options.prompt_name)
+    return PreparedText(order, token_ids, unpooled_tokens, warnings=warnings)
+
+
+def _prepare_to_score(
+    order: SubmitSequence, options: EmbeddingOptions, query: str, model: EmbeddingModel
+) -> PreparedText:
+    text = order.text or ""
+    if model.kind == "classification":
+        return _prepare_pair(order, options, query, text, model)
+    if not model.compares:
+        raise RequestError(
+            f"{order.model} embeds texts, and does not score them; `rerank: embeddings` in its "
+            "settings ranks by embeddings",
+            code="not_supported",
+        )
+    name = model.prompts.for_query
+    query_ids = model.tokenize(query, name)
+    if len(query_ids) > model.max_tokens:
+        raise _too_long("query", len(query_ids), model)
+    tokens = QueryTokens(tuple(query_ids), model.unpooled_tokens(name))
+    name = model.prompts.for_document
+    token_ids, warnings = _within_limit(model.tokenize(text, name), order, options, model, name)
+    unpooled_tokens = model.unpooled_tokens(name)
+    warnings = [RANKED_BY_EMBEDDINGS, *warnings]
+    return PreparedText(order, token_ids, unpooled_tokens, query=tokens, warnings=warnings)
+
+
+def _prepare_pair(
+    order: SubmitSequence, options: EmbeddingOptions, query: str, text: str, model: EmbeddingModel
+) -> PreparedText:
+    pair, warnings = model.tokenize_pair(query, text), []
+    if len(pair.ids) > model.max_tokens:
+        alone = len(model.tokenize_pair(query, "").ids)
+        if alone >= model.max_tokens:
+            raise _too_long("query", alone, model)
+        if not options.truncate:
+            raise _too_long("input", len(pair.ids), model, "with the query ")
+        pair = model.tokenize_pair(query, text, truncated=True)
+        warnings = [_cut(model)]
+    return PreparedText(order, pair.ids, second_from=pair.second_from, warnings=warnings)
+
+
+def _within_limit(
+    token_ids: list[int],
+    order: SubmitSequence,
+    options: EmbeddingOptions,
+    model: EmbeddingModel,
+    prompt_name: str | None,
+) -> tuple[list[int], list[str]]:
+    """Return the tokens, cut if they may be, and warnings.
+
+    Raises:
+        RequestError: there are none, or too many.
+    """
+    if not token_ids:
+        raise InvalidRequest("input: the text has no tokens", param="input")
+    if len(token_ids) <= model.max_tokens:
+        return token_ids, []
+    if not options.truncate:
+        raise _too_long("input", len(token_ids), model)
+    if order.text is None:
+        return token_ids[: model.max_tokens], [_cut(model)]
+    return model.tokenize(order.text, prompt_name, truncated=True), [_cut(model)]
+
+
+def _too_long(param: str, tokens: int, model: EmbeddingModel, what: str = "") -> RequestError:
+    verb = "scores" if model.kind == "classification" else "embeds"
+    return RequestError(
+        f"{param}: {what}{tokens} tokens; the model {verb} at most {model.max_tokens}",
+        code="context_length_exceeded",
+        param=param,
+    )
+
+
+def _cut(model: EmbeddingModel) -> str:
+    return f"texts of more than {model.max_tokens} tokens were cut"
