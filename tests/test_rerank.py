@@ -2,6 +2,7 @@
 with `cluster run`. One model has a head that scores pairs; of the others one may compare
 embeddings, one may not."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,8 @@ import yaml
 from shared.client import Cluster, connect
 from shared.errors import ClusterError, InvalidRequest
 from tests.access.roles import as_client
+from tests.controller.gateway.programs import environment, program
+from tests.controller.gateway.programs import run as run_program
 from tests.models import make_tiny_model
 from tests.processes import ClusterProcess, cluster_process, wait_until
 from tests.reranker import make_reranker
@@ -61,6 +64,7 @@ def process(
     }
     settings = {
         "skills": skills,
+        "gateway": {"model_aliases": {"text-embedding-3-small": "embed"}},
         "models": models,
         "worker": {"pre_warming": {"models": warm}, "engines": {"restart_delay_ms": 10}},
     }
@@ -279,3 +283,42 @@ async def test_lines_are_ranked_in_the_shell(cluster: Cluster, process: ClusterP
         "Paris is in France.", "Berlin is in Germany.",
     ]  # fmt: skip
     assert RANKED_BY_EMBEDDINGS in told.err
+
+
+_LITELLM = """
+import json, sys, litellm
+url = sys.argv[1]
+vectors = litellm.embedding(
+    model="openai/embed", input=["a", "b"], api_base=url + "/v1", api_key="x",
+)
+found = {"dimensions": [len(each["embedding"]) for each in vectors.data]}
+for provider in ("cohere", "jina_ai"):
+    ranking = litellm.rerank(
+        model=f"{provider}/minilm", query="city in france", top_n=1, api_key="x",
+        documents=["Berlin is in Germany.", "Paris is in France."], api_base=url + "/v1/rerank",
+    )
+    found[provider] = [each["index"] for each in ranking.results]
+print(json.dumps(found))
+"""
+
+
+async def test_litellm_embeds_and_ranks(
+    cluster: Cluster, process: ClusterProcess, tmp_path: Path
+) -> None:
+    own = environment(tmp_path, LITELLM_LOCAL_MODEL_COST_MAP="True")
+    python = program("litellm", "python")
+    done = run_program([python, "-c", _LITELLM, process.ready["http_url"]], own)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"dimensions": [384, 384], "cohere": [1], "jina_ai": [1]}
+
+
+async def test_llm_embeds_under_the_name_of_an_openai_model(
+    cluster: Cluster, process: ClusterProcess, tmp_path: Path
+) -> None:
+    url = f"{process.ready['http_url']}/v1"
+    own = environment(tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="x")
+    done = run_program([program("llm", "llm"), "embed", "-m", "3-small", "-c", "a cat"], own)
+    assert done.returncode == 0, done.stderr
+    (vector,) = (await cluster.embed("a cat", model="plain")).vectors
+    assert json.loads(done.stdout) == pytest.approx(vector, abs=1e-4)

@@ -47,6 +47,10 @@ SHORT_FORMS = {
             "shares.*.engine-1",
         ),
     ),
+    "embeddings": ShortForm(
+        "--texts 40 --repeats 1",
+        ("medians.texts_per_s.median", "medians.gap_of_stall.median", "medians.beside_tokens.min"),
+    ),
     "failover": ShortForm(
         "--cases kill --times 1",
         (

@@ -8,6 +8,7 @@ from bisect import insort
 from collections.abc import Callable
 
 from shared.ids import ModelId
+from worker.engine.device import on_gpu
 from worker.engine.embedding.model import EmbeddingModel
 from worker.engine.text_pass import TextPasses
 from worker.engine.text_preparation import PreparedText
@@ -15,6 +16,8 @@ from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import SequenceOutput
 
 _MAX_PASS_TOKENS = 16_384
+_MAX_PASS_TOKENS_ON_CPU = 512
+"""What a layer computes for more does not fit into a core's cache."""
 _MAX_TOKEN_PAIRS = 2**26
 """Bound the memory of a pass: attention holds rows times length squared numbers per head."""
 _MAX_PADDING = 0.25
@@ -26,8 +29,9 @@ _NEWEST = 0.3
 class TextQueue:
     """The texts that wait for one model, and the speed of its passes."""
 
-    def __init__(self, model: EmbeddingModel) -> None:
+    def __init__(self, model: EmbeddingModel, max_pass_tokens: int) -> None:
         self.passes = TextPasses(model)
+        self._max_pass_tokens = max_pass_tokens
         self.waiting: list[PreparedText] = []  # by length
         self._arrivals: dict[int, int] = {}  # sequence: number
         self._arrived = 0
@@ -51,7 +55,7 @@ class TextQueue:
         others of similar length, as many as fit into `seconds`. At least one."""
         first = min(range(len(self.waiting)), key=lambda index: self._rank(self.waiting[index]))
         pairs_limit = _MAX_TOKEN_PAIRS / _length(self.waiting[first])
-        limit = min(_MAX_PASS_TOKENS, pairs_limit, seconds / self._token_s)
+        limit = min(self._max_pass_tokens, pairs_limit, seconds / self._token_s)
         chosen = similar([_length(text) for text in self.waiting], first, limit)
         inputs = self.waiting[chosen.start : chosen.stop]
         del self.waiting[chosen.start : chosen.stop]
@@ -91,13 +95,19 @@ class TextEmbedder:
 
     Args:
         activity: records the model and the texts of the current pass.
+        max_pass_tokens: of a pass, padding included; by default as the device computes fastest.
     """
 
     def __init__(
-        self, activity: EngineActivityRecord, clock: Callable[[], float] = time.perf_counter
+        self,
+        activity: EngineActivityRecord,
+        clock: Callable[[], float] = time.perf_counter,
+        max_pass_tokens: int | None = None,
     ) -> None:
         self._activity = activity
         self._clock = clock
+        on_device = _MAX_PASS_TOKENS if on_gpu() else _MAX_PASS_TOKENS_ON_CPU
+        self._max_pass_tokens = on_device if max_pass_tokens is None else max_pass_tokens
         self._queues: dict[ModelId, TextQueue] = {}
         self._last = ModelId("")
 
@@ -106,7 +116,7 @@ class TextEmbedder:
         return sum(len(queue.waiting) for queue in self._queues.values())
 
     def serve(self, name: ModelId, model: EmbeddingModel) -> None:
-        self._queues[name] = TextQueue(model)
+        self._queues[name] = TextQueue(model, self._max_pass_tokens)
 
     def add(self, text: PreparedText) -> None:
         self._queues[text.order.model].add(text)

@@ -69,7 +69,11 @@ def model() -> _CountingModel:
 @pytest.fixture
 def embedder(model: _CountingModel) -> TextEmbedder:
     ticks = iter(range(10_000))
-    embedder = TextEmbedder(EngineActivityRecord.private(), clock=lambda: next(ticks) / 1000)
+    embedder = TextEmbedder(
+        EngineActivityRecord.private(),
+        clock=lambda: next(ticks) / 1000,
+        max_pass_tokens=16_384,
+    )
     embedder.serve(_MODEL, cast(EmbeddingModel, model))
     return embedder
 
