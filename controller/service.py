@@ -17,7 +17,6 @@ from controller.leader.leader import LeaderService
 from controller.leader.transfer import receive_transfer, send_to_successor
 from controller.lifecycle.machine import RequestStateMachine
 from controller.membership import MembershipMonitor
-from controller.metrics_server import serving_metrics
 from controller.requests.events import EndRequests, ShutdownBegan, WorkerReported
 from controller.requests.metrics import ControllerMetrics
 from controller.rollout.runner import RolloutRunner
@@ -30,6 +29,7 @@ from shared.logs import BusLogHandler
 from shared.messages.controller_report import ControllerReport, ControllerState
 from shared.messages.dispatch import Dispatch
 from shared.messages.stream import ErrorDetails
+from shared.metrics_server import serving_metrics
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.changes import Effect, SettingDifference, changes, effect_on_controller
@@ -154,7 +154,8 @@ class Controller:
             SettingsError: the address of the metrics server is unavailable.
         """
         registry = self._metrics.registry
-        with serving_metrics(self._settings.controller.metrics, registry) as url:
+        metrics = self._settings.controller.metrics
+        with serving_metrics(metrics, registry, section="controller.metrics") as url:
             if url is not None:
                 logger.info("Prometheus metrics at %s", url)
             await self._serve(stop)

@@ -31,6 +31,7 @@ from shared.errors import BusTimeout, NoResponders, SettingsError
 from shared.folders import data_folder
 from shared.ids import WorkerId, is_name, name_from
 from shared.logs import BusLogHandler, set_up_logging
+from shared.metrics_server import serving_metrics
 from shared.python_module import python_module
 from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
@@ -39,6 +40,7 @@ from shared.settings.rolled_out import RolledOutVersion, ignored_settings
 from worker.agent.agent import WorkerAgent
 from worker.agent.configuration import RolledOutConfiguration
 from worker.agent.engine_count import engine_count
+from worker.agent.metrics import worker_registry
 from worker.host.machine import available_cores, this_machine
 from worker.models import demo_model
 
@@ -85,6 +87,10 @@ running requests first; a second Ctrl-C stops at once.
     callback=reject_empty,
     help="Model to serve: alias, folder or Hugging Face id.",
 )
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics on this port, on this machine only (0: any free port).",
+)  # fmt: skip
 @click.option("--check", is_flag=True, help="Show device, BLAS, threads, memory, speed; then exit.")
 @click.option(
     "--fetch", metavar="MODEL", help="Download and convert a built-in model (demo), then exit."
@@ -101,6 +107,7 @@ def main(
     token: str | None,
     worker_id: str | None,
     models: tuple[str, ...],
+    metrics_port: int | None,
     check: bool,
     fetch: str | None,
     no_discovery: bool,
@@ -116,6 +123,8 @@ def main(
         section["id"] = worker_id
     if models:
         section["models"] = list(models)
+    if metrics_port is not None:
+        section["metrics"] = {"enabled": True, "port": metrics_port}
     flags: dict[str, Any] = {"worker": section} if section else {}
     if no_discovery:
         flags["discovery"] = {"enabled": False}
@@ -169,7 +178,12 @@ async def _serve(
     async def work(bus: Bus) -> None:
         nonlocal restart
         await _check_name(bus, identity)
-        restart = await WorkerAgent(settings, bus, identity, logs, configuration).run(stop)
+        agent = WorkerAgent(settings, bus, identity, logs, configuration)
+        registry = worker_registry(agent.report)
+        with serving_metrics(settings.worker.metrics, registry, section="worker.metrics") as url:
+            if url is not None:
+                logger.info("Prometheus metrics at %s", url)
+            restart = await agent.run(stop)
 
     status = await run_on_bus(stop, settings.nats, "worker", identity, work)
     return _RESTART_STATUS if restart else status

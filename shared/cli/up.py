@@ -53,6 +53,7 @@ run when the cluster is ready, and its exit status is returned:
   cluster up --workers 2 --model ~/models/Qwen3-4B-4bit
   cluster up --listen 0.0.0.0       prints the line with which other Macs join
   cluster up --http-port 8000       with OpenAI's and Anthropic's APIs
+  cluster up --metrics-port 9464    with metrics for Prometheus
   cluster up --nats-port 0 -- cluster run "Hello"
 """
 
@@ -85,6 +86,12 @@ run when the cluster is ready, and its exit status is returned:
     "Default: only if gateway.enabled is set.",
 )
 @click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics: the controller on this port, the workers on the next ones; 0 "
+    "for any free ones. The gateway has its own at /metrics.",
+)
+@click.option(
     "--token", help="Token for other machines. Default: created once and stored, if needed."
 )
 @config_option
@@ -99,6 +106,7 @@ def command(
     nats_port: int,
     listen: str,
     http_port: int | None,
+    metrics_port: int | None,
     token: str | None,
     config: Path | None,
     nats: str | None,
@@ -121,6 +129,7 @@ def command(
             config=config,
             model=model,
             folder=folder,
+            metrics_port=metrics_port,
         )
         if settings.gateway.enabled:
             check_port(settings.gateway)  # before a model is downloaded or loaded
@@ -183,6 +192,7 @@ class UpRun:
                 "http_url": self._local.http_url,
                 "workers": self._local.worker_ids,
                 "controllers": self._local.controller_ids,
+                "metrics_urls": self._metrics_urls,
             }
             click.echo(orjson.dumps(line).decode())
             sys.stdout.flush()
@@ -201,6 +211,9 @@ class UpRun:
             click.echo(for_clients(http_url, self._settings.gateway, health))
         else:
             click.echo("For OpenAI's and Anthropic's clients: cluster up --http-port 8000")
+        if self._metrics_urls:
+            urls = "".join(f"\n  {url}" for url in self._metrics_urls.values())
+            click.echo(f"Metrics for Prometheus:{urls}")
         if not is_loopback(self._plan.host):
             click.echo(
                 "Other Macs join with:\n"
@@ -208,6 +221,11 @@ class UpRun:
                 f"--token {self._token}"
             )
         click.echo("Ctrl-C stops the cluster.")
+
+    @property
+    def _metrics_urls(self) -> dict[str, str]:
+        ports = self._local.metrics_ports.items()
+        return {name: f"http://127.0.0.1:{port}/metrics" for name, port in ports}
 
     async def _run_command(self) -> int:
         environment = {

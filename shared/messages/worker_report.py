@@ -116,6 +116,7 @@ class WorkerReport(WireMessagePart):
         term: of the controller that claimed this boot; 0 without a claim.
         config_version: of the rolled-out cluster.yaml; 0 for the machine's own file.
         config_problem: why that is not the latest rolled-out version, or None.
+        generated_tokens: since its start.
         differing_requests: migrated requests that continued here with different output.
         uptime_s: since this boot.
         tasks: of the agent's event loop; a number that only grows is a leak.
@@ -142,6 +143,7 @@ class WorkerReport(WireMessagePart):
     hardware: Hardware = Hardware()
     labels: dict[str, str] = {}
     tokens_per_s: float = 0.0
+    generated_tokens: Count = 0
     load_balance: float = 1.0
     completed_requests: Count = 0
     rejected_requests: Count = 0

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from shared.ids import NAME_PATTERN
 from shared.settings.base import Count, Milliseconds, PositiveMilliseconds, SettingsSection
+from shared.settings.metrics import MetricsSettings
 
 
 class RoutingSettings(SettingsSection):
@@ -42,14 +43,6 @@ class WaitingRoomSettings(SettingsSection):
     enabled: bool = True
     max_depth: Count = 100
     max_wait_ms: PositiveMilliseconds = 5000
-
-
-class MetricsSettings(SettingsSection):
-    """The HTTP endpoint of the controller's metrics, in Prometheus' text format."""
-
-    enabled: bool = False
-    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    port: int = Field(9464, ge=0, le=65535)
 
 
 class CircuitBreakerSettings(SettingsSection):

@@ -17,6 +17,7 @@ MACHINE_SETTINGS: Sequence[tuple[str, ...]] = (
     ("controller", "metrics"),
     ("worker", "id"),
     ("worker", "labels"),
+    ("worker", "metrics"),
     ("worker", "kv_cache", "disk_path"),
     ("logging", "file"),
 )

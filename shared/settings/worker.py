@@ -16,6 +16,7 @@ from shared.settings.base import (
     SettingsSection,
 )
 from shared.settings.kv_cache import KvCacheSettings, SessionRetentionSettings
+from shared.settings.metrics import WorkerMetricsSettings
 from shared.settings.nats import address
 
 _MAX_CHUNK_TOKENS = 2048
@@ -187,6 +188,7 @@ class WorkerSettings(SettingsSection):
     resource_limits: ResourceLimitsSettings = ResourceLimitsSettings()
     kv_cache: KvCacheSettings = KvCacheSettings()
     sessions: SessionRetentionSettings = SessionRetentionSettings()
+    metrics: WorkerMetricsSettings = WorkerMetricsSettings()
 
     @model_validator(mode="after")
     def _stalls_are_no_hangs(self) -> Self:

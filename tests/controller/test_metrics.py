@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.fleet.registry import NodeRegistry
-from controller.metrics_server import serving_metrics
 from controller.requests.metrics import ControllerMetrics, DispatchCounts, load_deviation
 from shared.bus import Bus
 from shared.errors import SettingsError
-from shared.settings.controller import MetricsSettings as MetricsSettings
+from shared.metrics_server import serving_metrics
+from shared.settings.metrics import MetricsSettings
 from shared.settings.nats import NatsSettings
 from tests.controller.running import Running, running_controller
 from tests.controller.simulated_worker import refuse
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.anyio
 
 Samples = dict[tuple[str, ...], float]
 ANY_PORT = MetricsSettings(enabled=True, port=0)
+SECTION = "controller.metrics"
 
 
 def figures_of(registry: NodeRegistry) -> CollectorRegistry:
@@ -126,7 +127,9 @@ def fetched(url: str, path: str = "/metrics") -> tuple[int, str]:
 
 
 async def test_the_figures_are_had_over_http() -> None:
-    with serving_metrics(ANY_PORT, figures_of(NodeRegistry(silence_limit_s=3))) as url:
+    with serving_metrics(
+        ANY_PORT, figures_of(NodeRegistry(silence_limit_s=3)), section=SECTION
+    ) as url:
         assert url is not None
         status, text = await asyncio.to_thread(fetched, url)
         assert status == 200
@@ -144,7 +147,7 @@ async def test_the_figures_are_had_over_http() -> None:
 
 
 async def test_without_being_enabled_nothing_is_served() -> None:
-    with serving_metrics(MetricsSettings(), figures_of(NodeRegistry(3))) as url:
+    with serving_metrics(MetricsSettings(), figures_of(NodeRegistry(3)), section=SECTION) as url:
         assert url is None
 
 
@@ -154,12 +157,12 @@ async def test_a_taken_port_is_said() -> None:
         settings = MetricsSettings(enabled=True, port=port)
         registry = figures_of(NodeRegistry(3))
         with pytest.raises(SettingsError, match=f"controller.metrics.*{port}"):
-            with serving_metrics(settings, registry):
+            with serving_metrics(settings, registry, section=SECTION):
                 pass
 
 
 async def test_bytes_that_are_no_http_end_one_connection_and_no_more() -> None:
-    with serving_metrics(ANY_PORT, figures_of(NodeRegistry(3))) as url:
+    with serving_metrics(ANY_PORT, figures_of(NodeRegistry(3)), section=SECTION) as url:
         assert url is not None
         where = urlsplit(url)
         reader, writer = await asyncio.open_connection(where.hostname, where.port)

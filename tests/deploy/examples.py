@@ -15,6 +15,7 @@ from shared.cli.services.launchd import log_rotation, property_list, rotation_fi
 from shared.cli.services.service import Level, SystemService, UserAccount
 from shared.cli.services.systemd import unit
 from shared.settings import ClusterSettings
+from tests.deploy.dashboard import dashboard
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 _LEVELS: tuple[Level, ...] = ("user", "system")
@@ -22,8 +23,9 @@ _WIRED_MB = 57_344
 
 
 def examples() -> Mapping[str, bytes]:
-    """What stands there, by path: services of Ada, who cloned the project into her home."""
-    return dict(_launchd()) | dict(_systemd())
+    """What stands there, by path: services of Ada, who cloned the project into her home, and a
+    dashboard."""
+    return dict(_launchd()) | dict(_systemd()) | {"grafana/cluster.json": dashboard()}
 
 
 def _launchd() -> Iterator[tuple[str, bytes]]:

@@ -24,7 +24,7 @@ def test_what_stands_there_is_what_the_code_makes() -> None:
     made = examples()
     kept = {
         str(path.relative_to(DEPLOY)): path.read_bytes()
-        for folder in ("launchd", "newsyslog.d", "systemd")
+        for folder in ("grafana", "launchd", "newsyslog.d", "systemd")
         for path in (DEPLOY / folder).rglob("*")
         if path.is_file()
     }

@@ -69,6 +69,7 @@ def build_report(
         hardware=_hardware(scheduler.engines),
         labels=settings.worker.labels,
         tokens_per_s=scheduler.results.throughput.tokens_per_s(),
+        generated_tokens=scheduler.results.throughput.total,
         load_balance=scheduler.results.throughput.balance(range(len(engines))),
         completed_requests=scheduler.termination.completed,
         differing_requests=scheduler.results.differing,

@@ -58,13 +58,18 @@ class ThroughputMeter:
     """
     Args:
         clock: seconds, monotonic.
+
+    Attributes:
+        total: tokens since the start.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.total = 0
         self._recent: deque[tuple[float, int, int]] = deque()  # time, engine, tokens
 
     def add(self, engine: int, tokens: int) -> None:
+        self.total += tokens
         self._recent.append((self._clock(), engine, tokens))
         self._forget_old()
 

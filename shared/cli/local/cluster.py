@@ -1,7 +1,9 @@
 """The processes of `cluster up`: NATS server, controller, workers, and optionally a gateway."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from shared.cli.local.child import Child
 from shared.cli.local.http_gateway import HttpGatewayProcess
 from shared.cli.local.nats_server import NatsServer
 from shared.cli.local.programs import program_path
-from shared.errors import ClusterError
+from shared.errors import ClusterError, SettingsError
 from shared.ids import LOCAL_CLIENT, ModelId
 from shared.settings import ClusterSettings
 from shared.settings.nats import NatsSettings
@@ -34,6 +36,8 @@ class LocalPlan:
     Attributes:
         model: the model of the skill chat, instead of the configured ones; None to keep those.
         folder: for logs, the JetStream store and the configuration of the NATS server.
+        metrics_port: of the first process that serves metrics, the others have the next ones; 0 for
+            any free ones; None for no metrics.
         environment: settings for the child processes, as environment variables.
     """
 
@@ -45,6 +49,7 @@ class LocalPlan:
     model: str | None
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    metrics_port: int | None = None
 
 
 class LocalCluster:
@@ -62,6 +67,7 @@ class LocalCluster:
         self.nats = NatsServer(plan.folder, plan.host, plan.port, plan.access.server_settings)
         self.controller_ids = ["controller-1"]
         self.worker_ids = [f"worker-{number}" for number in range(1, plan.workers + 1)]
+        self.metrics_ports: Mapping[str, int] = {}
         self._controllers: list[Child] = []
         self._workers: list[Child] = []
         self._gateway: HttpGatewayProcess | None = None
@@ -83,11 +89,14 @@ class LocalCluster:
         Raises:
             ClusterError: the NATS server or the gateway does not start.
         """
+        names = [*self.controller_ids, *self.worker_ids]
+        if (first := self._plan.metrics_port) is not None:
+            self.metrics_ports = metrics_ports(names, first)
         await self.nats.start()
         for name in self.controller_ids:
-            self._controllers.append(self._child("controller", name, ["--id", name]))
+            self._controllers.append(self._child("controller", name, self._arguments(name)))
         for name in self.worker_ids:
-            self._workers.append(self._child("worker", name, ["--id", name]))
+            self._workers.append(self._child("worker", name, self._arguments(name)))
         for child in [*self._controllers, *self._workers]:
             await child.start()
         if self._settings.gateway.enabled:
@@ -151,6 +160,11 @@ class LocalCluster:
     def _gateway_child(self, arguments: Sequence[str]) -> Child:
         return self._child("gateway", "gateway", ["--id", "gateway", *arguments])
 
+    def _arguments(self, name: str) -> list[str]:
+        """Return those of a controller or worker."""
+        port = self.metrics_ports.get(name)
+        return ["--id", name, *(("--metrics-port", str(port)) if port is not None else ())]
+
     def _child(
         self, kind: Literal["controller", "worker", "gateway"], name: str, arguments: Sequence[str]
     ) -> Child:
@@ -192,3 +206,25 @@ class LocalCluster:
             source = {name: {"path": str(path.absolute())}}
             environment["CLUSTER__MODELS"] = orjson.dumps(source).decode()
         return environment
+
+
+def metrics_ports(names: Sequence[str], first: int) -> dict[str, int]:
+    """Return the ports on which processes serve metrics: one after another, or free ones for 0.
+
+    Raises:
+        SettingsError: a port is in use, or there are not enough.
+    """
+    found: dict[str, int] = {}
+    with contextlib.ExitStack() as probes:  # held open, so that each free port is another one
+        for number, name in enumerate(names):
+            probe = probes.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port = first + number if first else 0
+            try:
+                probe.bind(("127.0.0.1", port))
+            except (OSError, OverflowError) as error:
+                raise SettingsError(
+                    f"--metrics-port: {name} cannot listen on 127.0.0.1:{port}: {error}"
+                ) from None
+            found[name] = probe.getsockname()[1]
+    return found

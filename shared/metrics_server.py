@@ -1,4 +1,4 @@
-"""Serves the Prometheus metrics of a controller over HTTP: `GET /metrics`."""
+"""Serves the Prometheus metrics of a process over HTTP: `GET /metrics`."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -8,14 +8,19 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 
 from shared.errors import SettingsError
-from shared.settings.controller import MetricsSettings
+from shared.settings.metrics import MetricsSettings
 
 _COLLECT_S = 5.0
 
 
 @contextmanager
-def serving_metrics(settings: MetricsSettings, registry: CollectorRegistry) -> Iterator[str | None]:
+def serving_metrics(
+    settings: MetricsSettings, registry: CollectorRegistry, *, section: str
+) -> Iterator[str | None]:
     """Serve the metrics of a registry, from threads; yields the URL, or None if disabled.
+
+    Args:
+        section: of the settings, for the error.
 
     Raises:
         SettingsError: the address is unavailable.
@@ -28,7 +33,7 @@ def serving_metrics(settings: MetricsSettings, registry: CollectorRegistry) -> I
         server, thread = start_http_server(settings.port, settings.host, in_loop)
     except (OSError, OverflowError) as error:
         where = f"{settings.host}:{settings.port}"
-        raise SettingsError(f"controller.metrics: cannot listen on {where}: {error}") from None
+        raise SettingsError(f"{section}: cannot listen on {where}: {error}") from None
     try:
         yield f"http://{settings.host}:{server.server_port}/metrics"
     finally:
