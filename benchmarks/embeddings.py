@@ -12,15 +12,18 @@ results/embeddings.json.
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.children import started
 from benchmarks.local_cluster import local_cluster
 from benchmarks.measures import print_table, ratios, save, spread
 from shared.client import Cluster, connect
@@ -48,13 +51,10 @@ for line in sys.stdin:
 class Peer:
     """sentence-transformers in a process of its own, that waits between its turns."""
 
-    def __init__(self, python: str, folder: Path) -> None:
-        self._process = subprocess.Popen(
-            [python, "-c", _PEER, str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
         if self._read() != "ready":
-            raise SystemExit(f"{python}: sentence-transformers did not start")
+            raise SystemExit("--peer: sentence-transformers did not start")
 
     def seconds(self, inputs: list[str]) -> float:
         """Embed the texts; return how long it took."""
@@ -63,13 +63,22 @@ class Peer:
         self._process.stdin.flush()
         return float(self._read())
 
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
     def _read(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
+
+
+@contextlib.contextmanager
+def _peer(python: str | None, folder: Path) -> Iterator[Peer | None]:
+    if python is None:
+        yield None
+        return
+    command = [python, "-c", _PEER, str(folder)]
+    pipe = subprocess.PIPE
+    with started(
+        command, {}, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        yield Peer(process)
 
 
 def main() -> None:
@@ -79,7 +88,6 @@ def main() -> None:
     parser.add_argument("--peer", metavar="PYTHON", help="has sentence-transformers")
     arguments = parser.parse_args()
     folder = ensure()
-    peer = Peer(arguments.peer, folder) if arguments.peer else None
     models = {"minilm": {"path": str(folder)}, "demo": {"path": str(demo_model.folder())}}
     settings = {
         "CLUSTER__WORKER__ENGINES__COUNT": "auto",
@@ -88,12 +96,8 @@ def main() -> None:
         "CLUSTER__SKILLS": json.dumps({"embed": ["minilm"], "chat": ["demo"]}),
         "CLUSTER__WORKER__PRE_WARMING__MODELS": json.dumps([{"model": name} for name in models]),
     }
-    try:
-        with local_cluster(settings=settings) as local:
-            runs = asyncio.run(_measure(local.url, arguments.texts, arguments.repeats, peer))
-    finally:
-        if peer is not None:
-            peer.close()
+    with _peer(arguments.peer, folder) as peer, local_cluster(settings=settings) as local:
+        runs = asyncio.run(_measure(local.url, arguments.texts, arguments.repeats, peer))
     _report(runs, arguments.texts)
 
 

@@ -15,6 +15,7 @@ from controller.leader.controller_queries import ControllerQueries
 from controller.leader.election import LeaderElection, LeaseBackend
 from controller.leader.leader import LeaderService
 from controller.leader.transfer import receive_transfer, send_to_successor
+from controller.lifecycle.claimed_workers import REPUBLISHED_WITHIN_S
 from controller.lifecycle.machine import RequestStateMachine
 from controller.membership import MembershipMonitor
 from controller.requests.events import EndRequests, ShutdownBegan, WorkerReported
@@ -270,6 +271,7 @@ class Controller:
 
     async def _lead(self) -> None:
         now = time.monotonic()
+        settled_at = self._started_at + _SETTLING_HEARTBEATS * self._interval_s
         for view in self._registry.workers:
             view.reset_unreported()
         machine = RequestStateMachine(
@@ -282,8 +284,8 @@ class Controller:
             self._random,
             max_bytes=self._bus.max_payload,
             now=now,
-            settled_at=self._started_at + _SETTLING_HEARTBEATS * self._interval_s,
-            worker_lost_at=self._worker_lost_at(now),
+            settled_at=settled_at,
+            turns_wait_until=self._turns_wait_until(now, settled_at),
         )
         self._leader = LeaderService(self._bus, self.id, machine, self._leadership, self._link)
         await self._leader.open()
@@ -292,13 +294,17 @@ class Controller:
         await self._status.publish("state_changed")
         await self._handler.serve(self._leader)
 
-    def _worker_lost_at(self, now: float) -> float | None:
-        """Return when a worker may last have been lost of which the last leader did not know; a
-        controller that has just started does not know, either, which workers there were."""
+    def _turns_wait_until(self, now: float, settled_at: float) -> float:
+        """Return until when it may not be known which turns run, or are lost with a worker of which
+        the last leader did not know. A controller that has just started does not know the
+        workers."""
         leadership = self._leadership
-        if leadership.term == 1 or leadership.was_released:
-            return None
-        return max(self._started_at, self._registry.last_gone_at(now) or self._started_at)
+        if leadership.term == 1:
+            return now
+        if leadership.was_released:
+            return settled_at
+        lost_at = max(self._started_at, self._registry.last_gone_at(now) or self._started_at)
+        return lost_at + REPUBLISHED_WITHIN_S
 
     async def _step_down(self) -> None:
         leader, self._leader = self._leader, None

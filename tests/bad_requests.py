@@ -11,7 +11,7 @@ from tests.models import CONTEXT_TOKENS
 from tests.worker.running_agent import ENDLESS
 
 CHAT = "mlx.infer.local.chat"
-_SHAPED = ("prompt", "content", "stop", "input", "tool_choice")
+_SHAPED = ("prompt", "content", "stop", "input", "query", "tool_choice")
 _TEXT_PART = {"type": "text", "text": "x"}
 _UNKNOWN_TOKEN = 99_999
 

@@ -101,6 +101,8 @@ async def test_pairs_have_the_scores_of_the_reference(cluster: Cluster) -> None:
     scores = await cluster.score(list(queries), list(texts))
     assert list(scores.values) == _near(list(_REFERENCES.values()))
     assert scores.warnings == () and scores.usage.prompt_tokens > 40
+    (pair,) = [each for each in _REFERENCES if each[0] == "a"]
+    assert (await cluster.score(*pair)).values == _near((_REFERENCES[pair],))
 
 
 async def test_a_pair_has_the_same_score_alone_and_among_others(cluster: Cluster) -> None:
@@ -135,9 +137,11 @@ async def test_documents_that_are_too_long_are_cut_as_by_the_reference(cluster: 
     ) as told:
         await cluster.score(query, ["b", document])
     assert told.value.code == "context_length_exceeded"
-    with pytest.raises(ClusterError, match=r"^query: \d+ tokens") as told:
-        await cluster.rerank(document, ["b"])
-    assert told.value.code == "context_length_exceeded"
+    for words in (509, 700):  # three tokens are special
+        with pytest.raises(ClusterError, match=r"^query: \d+ tokens") as told:
+            await cluster.rerank("paper " * words, [document])
+        assert told.value.code == "context_length_exceeded"
+    await cluster.rerank("paper " * 508, [document])
 
 
 async def test_embeddings_rank_where_the_settings_say_so_and_it_is_told(cluster: Cluster) -> None:

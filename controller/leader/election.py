@@ -312,6 +312,7 @@ class LeaderElection:
             return
         if all(self._controller < other.id for other in others):
             self.term = max(self._registry.highest_term, self.term) + 1
+            self.was_released = False
             self._start_leading()
 
     def _start_leading(self) -> None:

@@ -24,7 +24,8 @@ class ClaimedWorkers:
     """
     Args:
         workers: known when the term began.
-        lost_at: when another one may last have been lost before; None if none was.
+        turns_wait_until: turns wait for workers that were lost before the term, or that are not
+            known yet.
 
     Attributes:
         starts_at: from then on requests without a session start.
@@ -33,13 +34,13 @@ class ClaimedWorkers:
     """
 
     def __init__(
-        self, workers: Iterable[WorkerId], now: float, lost_at: float | None = None
+        self, workers: Iterable[WorkerId], now: float, turns_wait_until: float = 0.0
     ) -> None:
         self._unanswered = set(workers)
         self._asked_at: dict[WorkerId, float] = {}
         self._answered: dict[WorkerId, float] = {}
         self.starts_at = now + _ANSWER_S
-        self.turns_start_at = now if lost_at is None else max(now, lost_at + REPUBLISHED_WITHIN_S)
+        self.turns_start_at = max(now, turns_wait_until)
 
     @property
     def incomplete(self) -> bool:
@@ -83,4 +84,4 @@ class ClaimedWorkers:
         self._answered.pop(worker, None)
         if worker in self._unanswered:
             self._unanswered.discard(worker)
-            self.turns_start_at = now + REPUBLISHED_WITHIN_S
+            self.turns_start_at = max(self.turns_start_at, now + REPUBLISHED_WITHIN_S)

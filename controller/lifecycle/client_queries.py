@@ -93,12 +93,14 @@ class QueryActions:
     # Published again.
 
     def add_inboxes(self, request: TrackedRequest, again: TrackedRequest) -> None:
+        if _lacks_beginning(request, again) and request.state != "offered":
+            request.start_from(again)
         request.add_inboxes(again.inboxes)
         self._out.send_waiting_status(request, again.inboxes)
 
     def attach(self, request: TrackedRequest, again: TrackedRequest) -> None:
         if _lacks_beginning(request, again):
-            again.add_inboxes(request.inboxes)
+            again.inherit(request)
             self._out.cancel_attempt(request, silent=True)
             request.detach("other", self._out.now)
             self.run_again(request, again)

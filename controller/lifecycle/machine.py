@@ -66,7 +66,7 @@ class RequestStateMachine:
         max_bytes: int,
         now: float,
         settled_at: float,
-        worker_lost_at: float | None = None,
+        turns_wait_until: float = 0.0,
     ) -> None:
         """
         Args:
@@ -74,8 +74,8 @@ class RequestStateMachine:
             rng: returns a random number from 0 to 1.
             max_bytes: of a message.
             settled_at: from then on every live worker has reported its state.
-            worker_lost_at: when the last worker may have been lost of which the last leader did
-                not know: requests are lost with both. None without one.
+            turns_wait_until: turns of sessions start then at the earliest: before, it may not be
+                known which turns run or are lost.
         """
         self.metrics = metrics
         self.router = Router(controller, settings, registry, prefixes, rng)
@@ -102,7 +102,7 @@ class RequestStateMachine:
         )  # fmt: skip
         self._takeover = RequestAdoption(
             settings.skills, registry, prefixes, self._store, self._turns, self._out,
-            self._fire, self._adopted, self._endings.drop, worker_lost_at=worker_lost_at,
+            self._fire, self._adopted, self._endings.drop, turns_wait_until=turns_wait_until,
         )  # fmt: skip
         self._claims = self._takeover.claims
         self._queries = QueryActions(

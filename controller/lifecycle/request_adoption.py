@@ -37,7 +37,7 @@ class RequestAdoption:
         fire: triggers an action for a request.
         on_adopted: called with each adopted request that has not ended.
         drop: removes a request from all queues, because a worker has it.
-        worker_lost_at: see `RequestStateMachine`.
+        turns_wait_until: see `RequestStateMachine`.
 
     Attributes:
         claims: which workers have answered.
@@ -56,7 +56,7 @@ class RequestAdoption:
         on_adopted: Callable[[TrackedRequest], None],
         drop: Callable[[TrackedRequest], None],
         *,
-        worker_lost_at: float | None,
+        turns_wait_until: float,
     ) -> None:
         self.skills = skills
         self._registry = registry
@@ -68,7 +68,7 @@ class RequestAdoption:
         self._on_adopted = on_adopted
         self._drop = drop
         self.claims = ClaimedWorkers(
-            (view.id for view in registry.workers), instructions.now, worker_lost_at
+            (view.id for view in registry.workers), instructions.now, turns_wait_until
         )
 
     # Claims.

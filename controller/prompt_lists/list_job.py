@@ -164,7 +164,7 @@ class PromptListJob:
         """Return the error of a part with the index of its prompt, unless it is about another
         field."""
         if self.whole.contents.embeds:
-            return error.counted_from(part.first)
+            return error.counted_from(part.first, alone=part.choices == 1)
         if error.param not in (None, "prompt") or len(self.whole.contents.prompts) < 2:
             return error
         text = error.message.removeprefix("prompt: ")

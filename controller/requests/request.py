@@ -293,6 +293,21 @@ class TrackedRequest:
         self.inboxes += [inbox for inbox in inboxes if inbox not in self.inboxes]
         del self.inboxes[:-MAX_INBOXES]
 
+    def start_from(self, again: "TrackedRequest") -> None:
+        """Take the contents of the same request as another client published it, with fewer tokens
+        to resume from."""
+        self.request, self.payload = again.request, again.payload
+        self.progress = AnswerProgress(again.progress.resumed_tokens)
+        self.query = self.decision = None
+
+    def inherit(self, before: "TrackedRequest") -> None:
+        """Take over from the same request what holds for its clients and its attempts."""
+        own, self.inboxes = self.inboxes, list(before.inboxes)
+        self.add_inboxes(own)
+        self.cancelled = before.cancelled
+        self.failures, self.migrations = before.failures, before.migrations
+        self.crashes = before.crashes
+
     def offer(self, decision: RouteDecision, placement: RequestPlacement) -> None:
         """Begin an attempt: the request is offered to a worker."""
         view = decision.worker

@@ -235,7 +235,7 @@ class Cluster:
     async def score(
         self,
         query: str | Sequence[str],
-        inputs: Sequence[str],
+        inputs: str | Sequence[str],
         *,
         skill: str = "rerank",
         **fields: Any,
@@ -244,6 +244,7 @@ class Cluster:
 
         Args:
             query: one for all texts, or one for each.
+            inputs: one text or several.
             fields: `truncate`, and other fields of a request: model, priority, ...
 
         Raises:
@@ -251,6 +252,7 @@ class Cluster:
             StreamFailed: a text could not be scored; `param` names it, as `input.<number>`.
         """
         fields = {"skill": skill, **fields}
+        inputs = [inputs] if isinstance(inputs, str) else inputs
         if isinstance(query, str):
             fields["query"] = query
             return Scores.of(await self._complete_all(inputs, lambda part: {"input": part}, fields))

@@ -53,7 +53,8 @@ async def complete_all(
             try:
                 return await complete(part, len(parts) > 1)
             except StreamFailed as error:
-                details = ErrorDetails.from_exception(error).counted_from(first)
+                alone = len(part) == 1 and len(parts) > 1
+                details = ErrorDetails.from_exception(error).counted_from(first, alone=alone)
                 raise details.to_exception() from None
 
     tasks = [asyncio.ensure_future(answer(*each)) for each in zip(parts, firsts, strict=False)]
@@ -93,6 +94,10 @@ def joined(answers: Sequence[Completion]) -> TextOutputs:
             if output.error is not None:
                 first = len(outputs) - output.choice
                 raise output.error.counted_from(first).to_exception()
+            if output.embedding is None and output.score is None:
+                param = f"input.{len(outputs)}"
+                message = f"{param}: it ended without a result ({output.finish_reason})"
+                raise StreamFailed(message, code="request_failed", param=param)
             outputs.append(output)
     usage = Usage(sum(answer.usage.prompt_tokens for answer in answers), 0, 0)
     warnings = dict.fromkeys(warning for answer in answers for warning in answer.warnings)

@@ -23,6 +23,8 @@ _SHAPES = {
     "of at most 256 characters",
     "input": "must be a non-empty string, a list of token ids, or a list of up to "
     f"{MAX_INPUTS} of either",
+    "query": f"must be a non-empty string, or a list of up to {MAX_INPUTS} of them",
+    **dict.fromkeys(("text_1", "text_2"), "must be a non-empty string, or a list of them"),
     "tool_choice": "must be `none`, `auto`, `required`, or "
     '{"type": "function", "function": {"name": ...}}',
 }

@@ -75,13 +75,14 @@ class ErrorDetails:
         wait_ms = error.retry_after_ms
         return cls(error.code, error.message, error.param, error.retryable, wait_ms)
 
-    def counted_from(self, first: int) -> "ErrorDetails":
+    def counted_from(self, first: int, *, alone: bool = False) -> "ErrorDetails":
         """Return an error about one text to embed, `input.<number>`, with its number in a longer
-        list, of which the text counted as 0 is number `first`. Other errors stay the same."""
+        list, of which the text counted as 0 is number `first`; `alone` if there was no other one,
+        whose errors have no number. Other errors stay the same."""
         name, _, number = (self.param or "").partition(".")
-        if name != "input" or not number.isdecimal():
+        if name != "input" or not (number.isdecimal() or (alone and not number)):
             return self
-        param = f"input.{first + int(number)}"
+        param = f"input.{first + int(number or 0)}"
         message = self.message.replace(self.param or "", param, 1)
         return replace(self, param=param, message=message)
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from shared.errors import ERROR_CODES, is_caused_by_request
 from tests.deploy.dashboard import dashboard
 from tests.deploy.examples import DEPLOY
 from tests.processes import ClusterProcess, cluster_process, wait_for
@@ -134,6 +135,9 @@ def test_the_alerts_are_rules_of_prometheus() -> None:
     (group,) = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
     names = [rule["alert"] for rule in group["rules"]]
     assert len(set(names)) == len(names) >= 8
+    (excluded,) = re.findall(r'code!~"([a-z_|]+)"', json.dumps(group).replace('\\"', '"'))
+    of_requests = {code for code in ERROR_CODES if is_caused_by_request(code)}
+    assert set(excluded.split("|")) == {"ok", "cancelled", *of_requests}
     for rule in group["rules"]:
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))

@@ -57,11 +57,24 @@ class TextQueue:
         pairs_limit = _MAX_TOKEN_PAIRS / _length(self.waiting[first])
         limit = min(self._max_pass_tokens, pairs_limit, seconds / self._token_s)
         chosen = similar([_length(text) for text in self.waiting], first, limit)
-        inputs = self.waiting[chosen.start : chosen.stop]
-        del self.waiting[chosen.start : chosen.stop]
+        numbers = self._within_query_limit(first, chosen, limit)
+        inputs = [self.waiting[number] for number in numbers]
+        for number in reversed(numbers):
+            del self.waiting[number]
         for text in inputs:
             self._arrivals.pop(text.order.sequence)
         return inputs
+
+    def _within_query_limit(self, first: int, chosen: range, limit: float) -> list[int]:
+        """Return those of the chosen texts whose new queries have at most `limit` tokens together,
+        in order; `first` in any case."""
+        numbers, queries = [first], self.passes.new_queries([self.waiting[first]])
+        for number in chosen:
+            more = queries | self.passes.new_queries([self.waiting[number]])
+            if number != first and sum(len(query.token_ids) for query in more) <= limit:
+                numbers.append(number)
+                queries = more
+        return sorted(numbers)
 
     def _rank(self, text: PreparedText) -> tuple[int, int]:
         return text.order.priority, self._arrivals[text.order.sequence]
@@ -141,9 +154,10 @@ class TextEmbedder:
             EngineActivity("prefill", name, tuple(text.order.sequence for text in inputs))
         )
         began_at = self._clock()
+        tokens = len(inputs) * len(inputs[-1].token_ids)
+        tokens += sum(len(query.token_ids) for query in queue.passes.new_queries(inputs))
         outputs = queue.passes.run(inputs)
-        longest = len(inputs[-1].token_ids)
-        queue.record_pass(len(inputs) * longest, self._clock() - began_at)
+        queue.record_pass(tokens, self._clock() - began_at)
         self._activity.end()
         return outputs
 

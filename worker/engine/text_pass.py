@@ -12,7 +12,9 @@ from worker.engine.embedding.modules_file import shortened
 from worker.engine.text_preparation import PreparedText, QueryTokens
 from worker.link.facts import SequenceOutput
 
-_MAX_QUERIES = 64
+_MAX_QUERIES = 1024
+
+_LEAST_LENGTH = 1e-12
 
 
 class TextPasses:
@@ -22,6 +24,11 @@ class TextPasses:
     def __init__(self, model: EmbeddingModel) -> None:
         self._model = model
         self._queries: dict[QueryTokens, mx.array] = {}
+
+    def new_queries(self, inputs: Sequence[PreparedText]) -> set[QueryTokens]:
+        """Return the queries of texts whose embeddings are not known yet."""
+        queries = {text.query for text in inputs if text.query is not None}
+        return queries - self._queries.keys()
 
     def run(self, inputs: Sequence[PreparedText]) -> list[SequenceOutput]:
         """Return the output of each text, in order. All are for this model; at least one."""
@@ -64,8 +71,10 @@ class TextPasses:
 
 
 def _cosine(one: mx.array, other: mx.array) -> mx.array:
-    """Return the cosine similarity of two vectors, each (1, dimensions)."""
-    return mx.sum(one * other) / (mx.linalg.norm(one) * mx.linalg.norm(other))
+    """Return the cosine similarity of two vectors, each (1, dimensions); 0 if one has the
+    length 0."""
+    lengths = mx.linalg.norm(one) * mx.linalg.norm(other)
+    return mx.sum(one * other) / mx.maximum(lengths, _LEAST_LENGTH)
 
 
 def _embedded(text: PreparedText, row: mx.array) -> SequenceOutput:

@@ -71,12 +71,6 @@ def _prepare_to_embed(
     if token_ids is None:
         token_ids = model.tokenize(order.text or "", options.prompt_name)
         unpooled_tokens = model.unpooled_tokens(options.prompt_name)
-    if (highest := max(token_ids, default=0)) >= model.vocabulary_size:
-        raise InvalidRequest(
-            f"input: token id {highest} is outside the model's vocabulary of "
-            f"{model.vocabulary_size}",
-            param="input",
-        )
     token_ids, warnings = _within_limit(token_ids, order, options, model, options.prompt_name)
     return PreparedText(order, token_ids, unpooled_tokens, warnings=warnings)
 
@@ -95,6 +89,7 @@ def _prepare_to_score(
         )
     name = model.prompts.for_query
     query_ids = model.tokenize(query, name)
+    _check_tokens(query_ids, model, "query")
     if len(query_ids) > model.max_tokens:
         raise _too_long("query", len(query_ids), model)
     tokens = QueryTokens(tuple(query_ids), model.unpooled_tokens(name))
@@ -110,13 +105,14 @@ def _prepare_pair(
 ) -> PreparedText:
     pair, warnings = model.tokenize_pair(query, text), []
     if len(pair.ids) > model.max_tokens:
-        alone = len(model.tokenize_pair(query, "").ids)
+        alone = model.count_query_tokens(query)
         if alone >= model.max_tokens:
             raise _too_long("query", alone, model)
         if not options.truncate:
             raise _too_long("input", len(pair.ids), model, "with the query ")
         pair = model.tokenize_pair(query, text, truncated=True)
         warnings = [_cut(model)]
+    _check_tokens(pair.ids, model, "input")
     return PreparedText(order, pair.ids, second_from=pair.second_from, warnings=warnings)
 
 
@@ -132,8 +128,7 @@ def _within_limit(
     Raises:
         RequestError: there are none, or too many.
     """
-    if not token_ids:
-        raise InvalidRequest("input: the text has no tokens", param="input")
+    _check_tokens(token_ids, model, "input")
     if len(token_ids) <= model.max_tokens:
         return token_ids, []
     if not options.truncate:
@@ -141,6 +136,22 @@ def _within_limit(
     if order.text is None:
         return token_ids[: model.max_tokens], [_cut(model)]
     return model.tokenize(order.text, prompt_name, truncated=True), [_cut(model)]
+
+
+def _check_tokens(token_ids: list[int], model: EmbeddingModel, param: str) -> None:
+    """A tokenizer may have more tokens than the network has embeddings.
+
+    Raises:
+        InvalidRequest: there are no tokens, or one is outside the vocabulary.
+    """
+    if not token_ids:
+        raise InvalidRequest(f"{param}: the text has no tokens", param=param)
+    if (highest := max(token_ids)) >= model.vocabulary_size:
+        raise InvalidRequest(
+            f"{param}: token id {highest} is outside the model's vocabulary of "
+            f"{model.vocabulary_size}",
+            param=param,
+        )
 
 
 def _too_long(param: str, tokens: int, model: EmbeddingModel, what: str = "") -> RequestError:

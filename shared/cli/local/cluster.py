@@ -90,8 +90,11 @@ class LocalCluster:
             ClusterError: the NATS server or the gateway does not start.
         """
         names = [*self.controller_ids, *self.worker_ids]
+        own = self._settings.worker.metrics
         if (first := self._plan.metrics_port) is not None:
             self.metrics_ports = metrics_ports(names, first)
+        elif own.enabled and len(self.worker_ids) > 1:  # they cannot share the port of the settings
+            self.metrics_ports = metrics_ports(self.worker_ids, own.port)
         await self.nats.start()
         for name in self.controller_ids:
             self._controllers.append(self._child("controller", name, self._arguments(name)))

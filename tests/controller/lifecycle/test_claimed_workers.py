@@ -96,7 +96,7 @@ def test_of_who_answered_it_is_known_since_when_its_answer_is_old() -> None:
 
 
 def test_turns_wait_for_what_was_lost_with_a_worker_before_the_term() -> None:
-    claims = ClaimedWorkers([ONE], 10.0, lost_at=8.0)
+    claims = ClaimedWorkers([ONE], 10.0, turns_wait_until=12.5)
     claims.answered(ONE, 10.0)
     for now, begins in ((10.0, False), (12.4, False), (12.5, True)):
         assert claims.may_start(now, turn=True) is begins
@@ -104,4 +104,4 @@ def test_turns_wait_for_what_was_lost_with_a_worker_before_the_term() -> None:
 
 
 def test_what_was_lost_long_before_the_term_is_not_waited_for() -> None:
-    assert ClaimedWorkers([], 10.0, lost_at=2.0).may_start(10.0, turn=True)
+    assert ClaimedWorkers([], 10.0, turns_wait_until=6.5).may_start(10.0, turn=True)

@@ -71,7 +71,7 @@ class Driven:
         strict: bool = False,
         most_per_client: int = 1000,
         unclaimed: Sequence[str] = (),
-        worker_lost_s: float | None = None,
+        turns_wait_s: float = 0.0,
         **controller: Any,
     ) -> None:
         """
@@ -79,7 +79,7 @@ class Driven:
             workers: that are there and tell that they have nothing.
             settled_s: after so long each worker was heard that is there.
             unclaimed: workers that were heard before, and have not told what they have.
-            worker_lost_s: so long before the term a worker was lost.
+            turns_wait_s: turns wait for so long.
             controller: its settings.
         """
         self.now = 100.0
@@ -101,7 +101,7 @@ class Driven:
             max_bytes=max_bytes,
             now=self.now,
             settled_at=self.now + settled_s,
-            worker_lost_at=self.now - worker_lost_s if worker_lost_s is not None else None,
+            turns_wait_until=self.now + turns_wait_s,
         )
         for name in unclaimed:
             self.on(WorkerReported(WorkerId(name)))

@@ -53,7 +53,7 @@ def test_what_comes_before_all_have_told_waits_for_that() -> None:
 
 
 def test_where_a_worker_was_lost_before_the_term_turns_wait_for_those_it_had() -> None:
-    driven = Driven("w1", term=2, worker_lost_s=1.0)
+    driven = Driven("w1", term=2, turns_wait_s=3.5)
     driven.ask("turn", session_id="s", stream=False)
     driven.ask("r", stream=False)
     assert driven.next_sent().dispatch.request_id == "r"

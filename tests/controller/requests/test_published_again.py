@@ -259,3 +259,23 @@ def test_who_has_the_tokens_that_it_was_resumed_from_is_attached() -> None:
     driven.run(resume={"token_ids": [1, 2]})
     driven.ask(inbox=LATER, resume={"token_ids": [1, 2, 3]})
     assert _attached(driven) == [("w1", 1, LATER)]
+
+
+def test_who_lacks_these_tokens_gets_them_also_before_a_worker_has_the_request() -> None:
+    driven = Driven("w1", term=2, turns_wait_s=1.0)
+    driven.ask(session_id="s", resume={"token_ids": [1, 2]})
+    driven.ask(inbox=LATER, session_id="s")
+    driven.pass_time(1.1)
+    dispatch = driven.next_sent().dispatch
+    assert (dispatch.inboxes, dispatch.request.resume) == ([INBOX, LATER], None)
+
+
+def test_a_new_run_is_still_cancelled_and_counts_what_failed_before() -> None:
+    driven = Driven("w1")
+    sent = driven.run(resume={"token_ids": [1, 2]})
+    driven.known().crashes = driven.known().failures = 1
+    driven.cancel()
+    driven.ask(inbox=LATER)
+    assert driven.known().cancelled
+    assert (driven.known().crashes, driven.known().failures) == (1, 1)
+    assert driven.known().inboxes[-1] == LATER and sent.dispatch.attempt == 1

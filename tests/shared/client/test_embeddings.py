@@ -54,3 +54,18 @@ def test_a_text_that_failed_is_named_by_its_number_among_all() -> None:
     assert (raised.value.param, raised.value.message) == ("input.3", "input.3: too long")
     other = ErrorDetails.of("invalid_request", "dimensions: too many", "dimensions")
     assert other.counted_from(7).param == "dimensions"
+
+
+def test_a_text_that_is_alone_in_its_request_is_named_by_its_number_too() -> None:
+    error = ErrorDetails.of("context_length_exceeded", "input: too long", "input")
+    assert error.counted_from(64).param == "input"
+    assert error.counted_from(64, alone=True) == ErrorDetails.of(
+        "context_length_exceeded", "input.64: too long", "input.64"
+    )
+
+
+def test_a_text_without_a_result_is_no_zero() -> None:
+    """Somebody cancelled the request."""
+    ended = ChoiceOutput(1, 0, [], "", finish_reason="cancelled")
+    with pytest.raises(StreamFailed, match=r"^input\.1: .*cancelled"):
+        joined([_completion(_output(0, 1.0), ended)])

@@ -212,7 +212,7 @@ def test_texts_to_embed_have_one_choice_each(given: Any, texts: list[Any]) -> No
 
 @pytest.mark.parametrize(("query", "queries"), [("q", ["q", "q"]), (["q", "r"], ["q", "r"])])
 def test_each_text_to_score_has_its_query(query: Any, queries: list[str]) -> None:
-    request = parse(input=["one", "two"], query=query)
+    request = parse_request(orjson.dumps({"input": ["one", "two"], "query": query}))
     assert request.queries == queries
     assert (request.choices, request.slots) == (2, 0)
     assert request.text_bytes([]) == 6 + sum(map(len, queries))

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from shared.errors import RequestError
 from shared.ids import ModelId
 from shared.messages import vectors
+from worker.engine.embedding.embedding_tokenizer import TokenizedPair
 from worker.engine.embedding.model import EmbeddingModel
+from worker.engine.embedding.prompts import Prompts
 from worker.engine.text_embedder import TextEmbedder, similar
-from worker.engine.text_preparation import prepare_text
+from worker.engine.text_preparation import PreparedText, QueryTokens, prepare_text
 from worker.link.activity import EngineActivityRecord
 from worker.link.orders import EmbeddingOptions, Sampling, SubmitSequence
 
@@ -33,11 +35,15 @@ class _CountingModel:
     normalizes: bool = False
     kind: str = "embedding"
     compares: bool = False
+    prompts: Prompts = field(default_factory=Prompts)
     passes: list[list[int]] = field(default_factory=list)
     vector: list[float] | None = None
 
     def tokenize(self, text: str, prompt_name: str | None) -> list[int]:
         return list(range(len(text.split())))
+
+    def tokenize_pair(self, first: str, second: str) -> TokenizedPair:
+        return TokenizedPair([7], 1)
 
     def unpooled_tokens(self, prompt_name: str | None) -> int:
         return 0
@@ -187,3 +193,46 @@ def test_shortened_vectors_are_normalised_only_if_the_models_are(
     (output,) = embedder.embed(0.5)
     assert output.embedding is not None
     assert vectors.unpacked(output.embedding) == [0.0, 0.0]
+
+
+def test_a_pass_has_no_more_tokens_of_new_queries_than_of_texts(embedder: TextEmbedder) -> None:
+    """Each query is embedded once, when its first text is."""
+    model = _CountingModel()
+    embedder = TextEmbedder(
+        EngineActivityRecord.private(), clock=iter(range(1000)).__next__, max_pass_tokens=100
+    )
+    embedder.serve(_MODEL, cast(EmbeddingModel, model))
+    for number in range(8):
+        query = QueryTokens((number // 2, *range(39)), 0)
+        embedder.add(PreparedText(_order(number, query="q"), [1, 2, 3], query=query))
+    served = []
+    while len(embedder):
+        outputs = embedder.embed(1e9)
+        assert all(output.score is not None for output in outputs)
+        served.append(len(outputs))
+    assert served == [4, 4]
+    assert sorted(map(len, model.passes)) == [1, 1, 1, 1, 4, 4]
+    assert sum(passed == [40] for passed in model.passes) == 4
+
+
+def test_a_text_without_length_has_the_score_0(embedder: TextEmbedder) -> None:
+    model = _CountingModel(vector=[0.0, 0.0])
+    embedder.serve(_MODEL, cast(EmbeddingModel, model))
+    embedder.add(PreparedText(_order(1, query="q"), [1], query=QueryTokens((1,), 0)))
+    (output,) = embedder.embed(1.0)
+    assert output.score == 0.0
+
+
+@pytest.mark.parametrize("wrong", ["query", "text", "pair"])
+def test_tokens_outside_the_vocabulary_are_refused_before_they_reach_the_network(
+    wrong: str,
+) -> None:
+    """A tokenizer may have more tokens than the network has embeddings."""
+    model = _CountingModel(vocabulary_size=2, compares=True)
+    if wrong == "pair":
+        model.kind = "classification"
+    words = {"query": ("a b c d", 1), "text": ("a", 4), "pair": ("a", 1)}[wrong]
+    with pytest.raises(RequestError) as failed:
+        _prepared(model, 1, words[1], query=words[0])
+    assert failed.value.code == "invalid_request"
+    assert failed.value.param == ("query" if wrong == "query" else "input")

@@ -78,6 +78,12 @@ class EmbeddingTokenizer:
         types = list(encoded.get("token_type_ids") or [])
         return TokenizedPair(ids, types.index(1) if 1 in types else len(ids))
 
+    def count_first_tokens(self, first: str) -> int:
+        """Return how many tokens a pair has besides those of its second text."""
+        lowered = first.lower() if self._lowers else first
+        own = self._tokenizer(lowered, add_special_tokens=False, truncation=False, verbose=False)
+        return len(own["input_ids"]) + int(self._tokenizer.num_special_tokens_to_add(pair=True))
+
     def count_prompt_tokens(self, prompt: str) -> int:
         """Return how many tokens at the beginning of an input are the prompt's, counted as
         sentence-transformers does: those of the prompt alone but for a special token at its end."""

@@ -121,6 +121,10 @@ class EmbeddingModel:
         limit = self.max_tokens if truncated else None
         return self.tokenizer.tokenize_pair(first, second, limit)
 
+    def count_query_tokens(self, query: str) -> int:
+        """Return how many tokens a pair with this query has besides those of its second text."""
+        return self.tokenizer.count_first_tokens(query)
+
     def embed(
         self,
         batch: Sequence[Sequence[int]],
