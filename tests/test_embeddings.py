@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import random
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -19,13 +18,13 @@ from shared.client import Cluster, connect
 from shared.errors import ClusterError
 from tests.access.roles import as_client
 from tests.asking import Asker
+from tests.encoders import random_inputs, wait_until_warm
 from tests.models import make_tiny_model
 from tests.processes import ClusterProcess, cluster_process, wait_until
 
 pytestmark = pytest.mark.anyio
 
 _DIMENSIONS = 384
-_WORDS = "the of a cat river morning seven bright walks under engine paper said quietly".split()
 _EQUAL = 0.9999
 
 
@@ -57,19 +56,8 @@ def process(
 @pytest.fixture
 async def cluster(process: ClusterProcess) -> AsyncIterator[Cluster]:
     async with connect(as_client(process.url)) as client:
-
-        async def all_are_warm() -> bool:
-            workers = (await client.health()).workers
-            states = [status.state for worker in workers for status in worker.models]
-            return states == ["warm"] * 4
-
-        await wait_until(all_are_warm)
+        await wait_until_warm(client, 4)
         yield client
-
-
-def _texts(count: int, seed: int = 1) -> list[str]:
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(_WORDS, k=draw.randint(1, 60))) for _ in range(count)]
 
 
 def _cosine(one: list[float], other: list[float]) -> float:
@@ -78,7 +66,7 @@ def _cosine(one: list[float], other: list[float]) -> float:
 
 
 async def test_a_text_has_the_same_vector_alone_and_among_others(cluster: Cluster) -> None:
-    texts = _texts(200)
+    texts = random_inputs(200)
     together = await cluster.embed(texts)
     assert [len(vector) for vector in together.vectors] == [_DIMENSIONS] * len(texts)
     tokens = 0
@@ -91,7 +79,7 @@ async def test_a_text_has_the_same_vector_alone_and_among_others(cluster: Cluste
 
 
 async def test_texts_of_one_list_are_spread_over_the_workers(cluster: Cluster) -> None:
-    texts = _texts(640)
+    texts = random_inputs(640)
     before = {worker.id: worker for worker in (await cluster.health()).workers}
     vectors = (await cluster.embed(texts)).vectors
     assert _cosine(vectors[500], (await cluster.embed(texts[500])).vectors[0]) >= _EQUAL
@@ -118,7 +106,7 @@ async def test_a_killed_worker_costs_no_vector_and_none_comes_twice(
     cluster: Cluster, process: ClusterProcess
 ) -> None:
     """In the middle of 2,000 texts; over NATS, so that each message is seen."""
-    texts = _texts(2000)
+    texts = random_inputs(2000)
     embedded: Counter[int] = Counter()
     stream = cluster.stream(input=texts, skill="embed", timeout_ms=300_000)
     killed = False
@@ -162,7 +150,7 @@ async def test_what_cannot_be_embedded_says_why(
 
 
 async def test_of_a_long_list_the_text_that_is_too_long_is_named(cluster: Cluster) -> None:
-    texts = _texts(300)
+    texts = random_inputs(300)
     texts[217] = "word " * 300
     with pytest.raises(ClusterError) as failed:
         await cluster.embed(texts)
@@ -187,7 +175,7 @@ async def test_shortened_vectors_have_unit_length(cluster: Cluster) -> None:
 async def test_who_stops_reading_frees_the_workers(
     cluster: Cluster, process: ClusterProcess
 ) -> None:
-    async with cluster.stream(input=_texts(2000), skill="embed") as stream:
+    async with cluster.stream(input=random_inputs(2000), skill="embed") as stream:
         async for _ in stream:
             break
     async with Asker.connect(process) as asker:
@@ -222,7 +210,7 @@ async def client(process: ClusterProcess, cluster: Cluster) -> AsyncIterator[ope
 async def test_openais_package_gets_the_vectors(
     client: openai.AsyncOpenAI, cluster: Cluster
 ) -> None:
-    texts = _texts(30)
+    texts = random_inputs(30)
     answer = await client.embeddings.create(model="minilm", input=texts)  # base64, its default
     assert [item.index for item in answer.data] == list(range(30))
     assert answer.model == "minilm"
@@ -286,7 +274,7 @@ async def test_a_caller_that_leaves_frees_the_workers(
     url = f"{process.ready['http_url']}/v1/embeddings"
     async with httpx.AsyncClient() as http:
         with pytest.raises(httpx.ReadTimeout):
-            await http.post(url, json={"model": "minilm", "input": _texts(2000)}, timeout=1)
+            await http.post(url, json={"model": "minilm", "input": random_inputs(2000)}, timeout=1)
     async with Asker.connect(process) as asker:
         await asker.until_idle()
 
@@ -297,6 +285,6 @@ async def test_a_stream_beside_many_texts_is_whole_and_the_same(cluster: Cluster
         return completion.token_ids
 
     alone = await answer()
-    embedding = asyncio.create_task(cluster.embed(_texts(1000)))
+    embedding = asyncio.create_task(cluster.embed(random_inputs(1000)))
     assert await asyncio.gather(*(answer() for _ in range(4))) == [alone] * 4
     assert len((await embedding).packed) == 1000

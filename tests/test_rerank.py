@@ -3,7 +3,6 @@ with `cluster run`. One model has a head that scores pairs; of the others one ma
 embeddings, one may not."""
 
 import json
-import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,15 +17,15 @@ from shared.errors import ClusterError, InvalidRequest
 from tests.access.roles import as_client
 from tests.controller.gateway.programs import environment, program
 from tests.controller.gateway.programs import run as run_program
+from tests.encoders import random_inputs, wait_until_warm
 from tests.models import make_tiny_model
-from tests.processes import ClusterProcess, cluster_process, wait_until
+from tests.processes import ClusterProcess, cluster_process
 from tests.reranker import make_reranker
 from tests.shared.cli.simulated_cluster import run
 from worker.engine.text_preparation import RANKED_BY_EMBEDDINGS
 
 pytestmark = pytest.mark.anyio
 
-_WORDS = "the of a cat river morning seven bright walks under engine paper said quietly".split()
 _REFERENCES = {
     ("what is a cat?", "a cat is an animal."): 0.3667715,
     ("a", "b"): 0.4998824,
@@ -77,19 +76,8 @@ def process(
 @pytest.fixture
 async def cluster(process: ClusterProcess) -> AsyncIterator[Cluster]:
     async with connect(as_client(process.url)) as client:
-
-        async def all_are_warm() -> bool:
-            workers = (await client.health()).workers
-            states = [status.state for worker in workers for status in worker.models]
-            return states.count("warm") == 8
-
-        await wait_until(all_are_warm)
+        await wait_until_warm(client, 8)
         yield client
-
-
-def _documents(count: int, seed: int = 1) -> list[str]:
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(_WORDS, k=draw.randint(1, 60))) for _ in range(count)]
 
 
 def _near(values: Any) -> Any:
@@ -106,7 +94,7 @@ async def test_pairs_have_the_scores_of_the_reference(cluster: Cluster) -> None:
 
 
 async def test_a_pair_has_the_same_score_alone_and_among_others(cluster: Cluster) -> None:
-    documents = _documents(300)
+    documents = random_inputs(300)
     together = await cluster.score("a bright morning", documents)
     for number in range(0, 300, 50):
         alone = await cluster.score("a bright morning", [documents[number]])
@@ -116,7 +104,7 @@ async def test_a_pair_has_the_same_score_alone_and_among_others(cluster: Cluster
 
 
 async def test_a_ranking_has_the_most_relevant_first(cluster: Cluster) -> None:
-    documents = _documents(100, seed=2)
+    documents = random_inputs(100, seed=2)
     scores = (await cluster.score("the cat", documents)).values
     ranking = await cluster.rerank("the cat", documents, top_n=10)
     assert [each.score for each in ranking.results] == _near(sorted(scores, reverse=True)[:10])
@@ -145,7 +133,7 @@ async def test_documents_that_are_too_long_are_cut_as_by_the_reference(cluster: 
 
 
 async def test_embeddings_rank_where_the_settings_say_so_and_it_is_told(cluster: Cluster) -> None:
-    documents = _documents(80, seed=3)
+    documents = random_inputs(80, seed=3)
     ranking = await cluster.rerank("a river under paper", documents, model="minilm")
     assert ranking.warnings == (RANKED_BY_EMBEDDINGS,)
     query, *others = (await cluster.embed(["a river under paper", *documents])).vectors
@@ -196,7 +184,7 @@ async def test_a_killed_worker_costs_no_score_and_none_comes_twice(
 ) -> None:
     scored: Counter[int] = Counter()
     killed = False
-    documents = _documents(1500, seed=4)
+    documents = random_inputs(1500, seed=4)
     async with cluster.stream(
         input=documents, query="the engine", skill="rerank", timeout_ms=300_000
     ) as stream:

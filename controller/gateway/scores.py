@@ -5,11 +5,10 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from controller.gateway.openai.messages import Short
+from controller.gateway.text_requests import TextRequest, usage_body
 from shared.client import Ranking, Scores
 from shared.codec import StrictInput
-from shared.messages.base import PriorityName
-from shared.messages.request import MAX_INPUTS, ModelName, TimeoutMs
-from shared.messages.stream import Usage
+from shared.messages.request import MAX_INPUTS
 
 _Input = Annotated[str, Field(min_length=1)]
 _SEVERAL = Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)
@@ -22,27 +21,7 @@ class RerankDocument(StrictInput):
     text: _Input
 
 
-class _ScoringRequest(StrictInput):
-    model: ModelName | None = Field(
-        None, description="A model, a skill or an alias.", examples=["rerank"]
-    )
-    user: Short | None = None
-
-    # Extensions of the cluster.
-    priority: PriorityName | None = None
-    timeout_ms: TimeoutMs | None = None
-
-    @property
-    def ignored_tools(self) -> list[str]:
-        """Always empty: there are no tools."""
-        return []
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of the cluster's request, except the texts."""
-        return self.model_dump(include={"timeout_ms", "truncate"}, exclude_none=True)
-
-
-class RerankRequest(_ScoringRequest):
+class RerankRequest(TextRequest):
     """`POST /v1/rerank`, and `/v2/rerank`."""
 
     query: str = Field(min_length=1, examples=["What is the capital of France?"])
@@ -71,7 +50,7 @@ class RerankRequest(_ScoringRequest):
         return [each if isinstance(each, str) else each.text for each in self.documents]
 
 
-class ScoreRequest(_ScoringRequest):
+class ScoreRequest(TextRequest):
     """`POST /v1/score`."""
 
     text_1: _Inputs = Field(description="The query, or one for each text of `text_2`.")
@@ -127,7 +106,7 @@ def ranking_body(
         "id": request_id,
         "model": model,
         "results": results,
-        "usage": _usage(ranking.usage),
+        "usage": usage_body(ranking.usage),
         "meta": _with_warnings(meta, ranking.warnings),
     }
 
@@ -143,13 +122,9 @@ def score_list(scores: Scores, *, request_id: str, model: str, created: int) -> 
             {"object": "score", "index": index, "score": score}
             for index, score in enumerate(scores.values)
         ],
-        "usage": _usage(scores.usage),
+        "usage": usage_body(scores.usage),
         "meta": _with_warnings({}, scores.warnings),
     }
-
-
-def _usage(usage: Usage) -> dict[str, int]:
-    return {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens}
 
 
 def _with_warnings(meta: dict[str, Any], warnings: tuple[str, ...]) -> dict[str, Any]:

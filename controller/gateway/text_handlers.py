@@ -12,6 +12,7 @@ from controller.gateway.inference_client import CallerRequest, InferenceClient
 from controller.gateway.model_resolver import ModelResolver
 from controller.gateway.openai.embeddings import EmbeddingsRequest, embedding_list
 from controller.gateway.scores import RerankRequest, ScoreRequest, ranking_body, score_list
+from controller.gateway.text_requests import TextRequest
 from shared.client import Cluster, Ranking
 from shared.ids import SkillName
 from shared.messages.base import Priority, PriorityName, canonical_priority
@@ -20,7 +21,6 @@ _EMBED, _RERANK = SkillName("embed"), SkillName("rerank")
 DEFAULT_TIMEOUT_MS = 86_400_000
 """The maximum: without a caller's `timeout_ms`, only `gateway.idle_timeout_ms` limits an answer."""
 
-TextRequest = EmbeddingsRequest | RerankRequest | ScoreRequest
 _E = TypeVar("_E", EmbeddingsRequest, RerankRequest, ScoreRequest)
 
 

@@ -218,7 +218,7 @@ class RequestAdoption:
 def _lacks_beginning(claim: ClaimedRequest, known: TrackedRequest) -> bool:
     """Whether the worker continued from tokens that who published the request here does not have:
     it is published again without them, and runs from its start."""
-    is_here = known.worker is None and not known.ended
+    is_here = known.worker is None and known.state not in ("ended", "lost")
     return is_here and claim.resumed_tokens > known.progress.resumed_tokens
 
 

@@ -4,18 +4,17 @@ Label values come from the cluster or its operator, never from clients.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shared.messages.engine_status import EngineStatus
-from shared.messages.model_status import ModelStatus
-from shared.messages.worker_report import WorkerReport
+from shared.messages.model_status import ModelState, ModelStatus
+from shared.messages.worker_report import MemoryPressure, WorkerReport, WorkerState
 
-_STATES = ("starting", "warming", "ready", "draining", "stopped", "unhealthy")
-_PRESSURES = ("none", "soft", "hard")
-_MODEL_STATES = ("available", "loading", "warm", "failed")
 _Row = tuple[tuple[str, ...], float]
 
 
@@ -45,22 +44,20 @@ class _WorkerCollector(Collector):
         yield from _of_kv_memory(report.engines)
 
 
-def _gauge(
-    name: str, documentation: str, rows: Iterable[_Row], labels: Sequence[str] = ()
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    documentation: str,
+    rows: Iterable[_Row],
+    labels: Sequence[str] = (),
 ) -> Metric:
-    family = GaugeMetricFamily(f"mlx_worker_{name}", documentation, labels=labels)
+    family = kind(f"mlx_worker_{name}", documentation, labels=labels)
     for values, value in rows:
         family.add_metric(values, value)
     return family
 
 
-def _counter(
-    name: str, documentation: str, rows: Iterable[_Row], labels: Sequence[str] = ()
-) -> Metric:
-    family = CounterMetricFamily(f"mlx_worker_{name}", documentation, labels=labels)
-    for values, value in rows:
-        family.add_metric(values, value)
-    return family
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
 
 
 def _one_of(names: Sequence[str], current: str) -> list[_Row]:
@@ -75,7 +72,8 @@ def _of_worker(report: WorkerReport) -> Iterable[Metric]:
         ("worker", "version", "chip", "accelerator"),
     )  # fmt: skip
     yield _gauge(
-        "state", "1 for the current state of the worker.", _one_of(_STATES, report.state),
+        "state", "1 for the current state of the worker.",
+        _one_of(get_args(WorkerState), report.state),
         ("state",),
     )  # fmt: skip
     yield _gauge("uptime_seconds", "Time since the start.", [((), report.uptime_s)])
@@ -132,7 +130,8 @@ def _of_memory(report: WorkerReport) -> Iterable[Metric]:
         [(("soft",), memory.soft_bytes), (("hard",), memory.hard_bytes)], ("limit",),
     )  # fmt: skip
     yield _gauge(
-        "memory_pressure", "1 for the current pressure.", _one_of(_PRESSURES, memory.pressure),
+        "memory_pressure", "1 for the current pressure.",
+        _one_of(get_args(MemoryPressure), memory.pressure),
         ("pressure",),
     )  # fmt: skip
     yield _counter(
@@ -149,7 +148,7 @@ def _of_models(models: Sequence[ModelStatus]) -> Iterable[Metric]:
     yield _gauge(
         "model_state", "1 for the current state of a model.",
         [((model.id, name), value) for model in models
-         for (name,), value in _one_of(_MODEL_STATES, model.state)],
+         for (name,), value in _one_of(get_args(ModelState), model.state)],
         ("model", "state"),
     )  # fmt: skip
     yield _gauge(
