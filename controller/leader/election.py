@@ -87,6 +87,8 @@ class LeaderElection:
         self._probe_interval_s = probe_interval_s
         self._takes_over = takes_over
         self._sequence = 0
+        self._other_boots: dict[ControllerId, BootId] = {}
+        self._renewed_stalls = -1  # stalls of the link until the last renewal
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._withdrawn = False
@@ -126,17 +128,19 @@ class LeaderElection:
             return self.leads
 
     async def others_stand_by(self) -> bool:
-        """Whether every other known controller reports that it does not lead. For use while
-        JetStream does not answer. A controller that takes over after its report is recognised by
-        the higher term of its orders.
+        """Whether every other controller reports that it does not lead. For use while JetStream
+        does not answer. A controller that takes over after its report is recognised by the higher
+        term of its orders. A controller that is gone or was started since this one certainly led
+        may have led meanwhile: then this is false.
 
         Raises:
             BusError: the controllers cannot be asked.
         """
         reports = {report.id: report for report in await self._peers.query_all()}
-        others = {report.id for report in self._registry.controllers} | reports.keys()
-        others.discard(self._controller)
-        return self.leads and all(id in reports and not reports[id].leader for id in others)
+        reports.pop(self._controller, None)
+        boots = {id: report.boot_id for id, report in reports.items()}
+        none_leads = not any(report.leader for report in reports.values())
+        return self.leads and none_leads and boots == self._other_boots
 
     def on_term(self, term: int) -> None:
         """Handle a term that a worker or controller reported."""
@@ -147,6 +151,8 @@ class LeaderElection:
         """Handle a controller's report: while one of a release without leaders runs, none leads."""
         if self.leads and self._registry.old_controllers:
             self._lose(self._old_release)
+        elif self.leads and not self._link.stalled and self._link.stalls == self._renewed_stalls:
+            self._note_others()
 
     @property
     def _old_release(self) -> str:
@@ -217,6 +223,16 @@ class LeaderElection:
         self._sequence = await self._store.write(
             encode(record), after=after, ttl_s=self._ttl_s, timeout_s=self._renew_s
         )
+        self._renewed_stalls = self._link.stalls
+        self._note_others()
+
+    def _note_others(self) -> None:
+        """Note which controllers run while this one certainly leads."""
+        self._other_boots = {
+            report.id: report.boot_id
+            for report in self._registry.controllers
+            if report.id != self._controller
+        }
 
     @property
     def _identity(self) -> tuple[ControllerId, BootId]:

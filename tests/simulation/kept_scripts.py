@@ -21,6 +21,17 @@ from tests.simulation.script import (
 )
 
 KEPT: dict[str, Sequence[Step]] = {
+    "a leader that was cut off went on when a controller that had led meanwhile, and was started "
+    "again since, reported that it does not lead": (
+        Wait(1.1),
+        Cut("c-1", 4.0),
+        SlowFrom("w-1", 1.2, "c-1"),
+        Wait(2.5),
+        Start("c-2"),
+        KillServer("s-3", 1.0),
+        Kill("w-2"),
+        Wait(2.5),
+    ),
     "a part that another leader's worker had given up counted as a rejection of the whole list, "
     "and none went any more": (
         Pace("idle", "w-1"),
