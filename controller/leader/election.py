@@ -51,7 +51,8 @@ class LeaderElection:
 
     Attributes:
         leads: check it right before each action that only the leader may take.
-        was_released: the last leader handed its requests over before this term.
+        was_released: the last leader left while this controller stood by, and so handed its
+            requests over.
         term: the own term while it leads, else the last leader's.
         leader_missing: there is no leader, or the leader did not answer the last probe.
         problem: why no controller leads, or none could take over; None if all is well.
@@ -87,6 +88,7 @@ class LeaderElection:
         self._probe_interval_s = probe_interval_s
         self._takes_over = takes_over
         self._sequence = 0
+        self._stood_by_term = 0  # of a leader while this controller stood by
         self._other_boots: dict[ControllerId, BootId] = {}
         self._renewed_stalls = -1  # stalls of the link until the last renewal
         self._lock = asyncio.Lock()
@@ -265,6 +267,7 @@ class LeaderElection:
         elif record.released or record.controller == self._controller:
             is_free = True
         else:
+            self._stood_by_term = record.term
             is_free = self._takes_over and await self._is_gone(record)
         if not is_free:
             return self._probe_interval_s
@@ -315,7 +318,8 @@ class LeaderElection:
             self.term -= 1
             logger.debug("controller %s does not lead: %s", self._controller, _describe(error))
             return
-        self.was_released = record is not None and record.released
+        stood_by = record is not None and record.term == self._stood_by_term
+        self.was_released = record is not None and record.released and stood_by
         self._start_leading()
 
     def _lead_alone(self) -> None:

@@ -52,10 +52,10 @@ _ROLLOUT_FIELDS = {
 
 
 class ClusterLog:
-    """What happened, the newest records last. Versions count records."""
+    """What happened, the newest records last. The version is the number of all records plus 1."""
 
     def __init__(self) -> None:
-        self.version = 0
+        self.version = 1
         self._records: deque[bytes] = deque(maxlen=_MAX_RECORDS)
 
     def add(self, changes: Iterable[Change]) -> None:
@@ -64,10 +64,10 @@ class ClusterLog:
             self.version += 1
 
     def since(self, version: int) -> bytes:
-        """Return the event with the records after this version; empty if there are none."""
-        new = min(self.version - version, len(self._records))
-        if new <= 0 and self.version:
+        """Return the event for a viewer that has this version; empty if it is the current one."""
+        if version == self.version:
             return b""
+        new = min(self.version - max(version, 1), len(self._records))
         records = list(self._records)[len(self._records) - new :]
         return event("log", b'{"records":[%s]}' % b",".join(records))
 
