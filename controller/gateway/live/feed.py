@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 TICK_S = 1.0
 _SESSIONS_EVERY_S = 5.0
 _ROLLOUT_EVERY_S = 2.0
+_MAX_MACHINES = 1000
 _MAX_REQUESTS = 200
 _MAX_SESSIONS = 200
 _MAX_ASKED_WORKERS = 20
@@ -66,7 +68,7 @@ class ClusterLog:
     def since(self, version: int) -> bytes:
         """Return the event with the records after this version; empty if there are none."""
         new = min(self.version - version, len(self._records))
-        if new <= 0 and self.version:
+        if new <= 0:
             return b""
         records = list(self._records)[len(self._records) - new :]
         return event("log", b'{"records":[%s]}' % b",".join(records))
@@ -212,7 +214,8 @@ class LiveFeed:
             return
         if self._watched["machines"]:
             total = {"total": len(health.workers)}
-            self.machines.update(machine_rows(health, self._history), total)
+            rows = machine_rows(health, self._history)
+            self.machines.update(dict(islice(rows.items(), _MAX_MACHINES)), total)
         if self._watched["models"]:
             self.models.update(model_rows(health))
 
@@ -234,7 +237,7 @@ class LiveFeed:
         replies = await self._ask(workers[:_MAX_ASKED_WORKERS], ListSessions(limit=_MAX_SESSIONS))
         sessions = {worker: reply.sessions for worker, reply in replies.items()}
         rows = session_rows(sessions)
-        shown = dict(list(rows.items())[:_MAX_SESSIONS])
+        shown = dict(islice(rows.items(), _MAX_SESSIONS))
         self.sessions.update(shown, {"total": len(rows), "workers": len(replies)})
 
     async def _poll_rollout(self) -> None:
