@@ -144,7 +144,7 @@ class LiveFeed:
             if view == "requests":
                 self._requests.setdefault(client, RequestsView(client)).viewers += 1
         self._poller.watched = True
-        self._due = dict.fromkeys(self._due, 0.0)
+        self.poll_soon()
         self._show_health()
         self._wake.set()
 
@@ -160,6 +160,10 @@ class LiveFeed:
         if not self._viewers:
             self._poller.watched = False
             self._wake.clear()
+
+    def poll_soon(self) -> None:
+        """Poll all views within a second, also those that are polled less often."""
+        self._due = dict.fromkeys(self._due, 0.0)
 
     def end(self) -> None:
         """End the streams of all viewers: the gateway shuts down."""

@@ -244,7 +244,7 @@ def test_hostile_names_pass_through_unchanged() -> None:
 
 def test_the_largest_numbers_that_workers_may_report_can_be_sent() -> None:
     most, longest = 2**63 - 1, 1e308
-    worker = {
+    worker: dict[str, Any] = {
         "hardware": {"memory_bytes": most}, "memory": {"own_bytes": most}, "uptime_s": longest,
         "tokens_per_s": longest, "active_requests": most, "cpu_cores": longest,
         "engines": [{"index": 10**30, "state": "running", "kv_bytes": most}],

@@ -35,7 +35,7 @@ def _rows(
     rates.record(requests, 0.0)
     listed = RequestList(controller=ControllerId("c-1"), requests=list(requests))
     known = {(each.client, each.request_id): each for each in activities}
-    return request_rows(listed, known, rates)  # type: ignore[return-value]
+    return request_rows(listed, known, rates)
 
 
 def test_a_request_has_every_field_of_the_contract() -> None:

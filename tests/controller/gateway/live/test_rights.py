@@ -154,7 +154,7 @@ def test_a_viewer_gets_the_views_that_it_names_or_all_that_it_may_see(
 def test_views_that_do_not_exist_are_refused_by_name(query: str) -> None:
     for rights in ("admin", "own", "read"):
         with pytest.raises(InvalidRequest) as caught:
-            requested_views(query, _caller(rights))  # type: ignore[arg-type]
+            requested_views(query, _caller(rights))
         assert caught.value.param == "views" and "overview" in caught.value.message
         assert len(caught.value.message) < 300
 
@@ -207,8 +207,8 @@ def test_admins_give_all_orders_others_cancel_their_own_and_without_keys_nobody_
     "body",
     [
         b"", b"null", b"[]", b"5", b'"cancel"', b"{}", b"no json", b'{"order": null}',
-        b'{"order": 5}', b'{"order": "dance"}', b'{"order": ["pause"]}', b'{"order": {"x": 1}}',
-        b'{"order": "drain", "worker": "mac"}', b'{"order": "Pause"}', b'{"order": "pause ", "x":1}',
+        b'{"order": 5}', b'{"order": "dance"}', b'{"order": ["pause"]}',
+        b'{"order": "drain", "worker": "mac"}', b'{"order": "Pause"}', b'{"order": "pause "}',
         b'{"order": "pause", "version": 3}', b'{"client": "ada", "request_id": "r"}',
         b'{"order": "cancel", "client": "ada"}',
         b'{"order": "cancel", "client": "a.b", "request_id": "r"}',
@@ -228,7 +228,7 @@ def test_admins_give_all_orders_others_cancel_their_own_and_without_keys_nobody_
         b'{"order": "pin", "model": "m", "worker": "mac", "pinned": "true"}',
         b'{"order": "pin", "model": "m", "worker": "mac", "pinned": NaN}',
         b'{"order": "pin", "model": "m", "worker": "mac"}',
-        b'{"order": "pin_session", "client": "ada", "session_id": "", "worker": "w", "pinned": true}',
+        b'{"order": "forget_session", "client": "ada", "session_id": "", "worker": "mac"}',
         b'{"order": "load", "model": "\\ud800", "worker": "mac"}',
         b'{"order": "load", "model": "\xff", "worker": "mac"}',
         b'{"order": "load", "model": "%s", "worker": "mac"}' % (b"x" * 1001),
