@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 
 from shared import subjects
-from shared.bus import Bus, IncomingMessage
+from shared.bus import Bus, IncomingMessage, Subscription
 from shared.codec import decode, encode
 from shared.ids import ControllerId
 from shared.messages.health import ClusterHealth
@@ -25,19 +25,22 @@ class ScriptedLeader:
     Attributes:
         health: what it answers; may be changed at any time.
         requests: of all clients.
+        queries: about requests, as they came.
     """
 
     def __init__(self) -> None:
         self.health: Callable[[], ClusterHealth] = health
         self.requests: list[RequestSummary] = []
         self.rollout = RolloutState()
+        self.queries: list[RequestListQuery] = []
 
-    async def serve(self, bus: Bus) -> None:
+    async def serve(self, bus: Bus) -> list[Subscription]:
         async def on_health(message: IncomingMessage) -> None:
             await bus.publish(message.reply, encode(self.health()))
 
         async def on_list(message: IncomingMessage) -> None:
             query = decode(RequestListQuery, message.payload)
+            self.queries.append(query)
             listed = [each for each in self.requests if query.client in (None, each.client)]
             answer = RequestList(controller=LEADER, total=len(listed), requests=listed)
             await bus.publish(message.reply, encode(answer))
@@ -51,9 +54,11 @@ class ScriptedLeader:
             subjects.LIST_REQUESTS: on_list,
             subjects.rollout("*"): on_rollout,
         }
-        for subject, handle in handlers.items():
-            await bus.subscribe(subject, handle)
+        subscriptions = [
+            await bus.subscribe(subject, handle) for subject, handle in handlers.items()
+        ]
         await bus.flush()
+        return subscriptions
 
 
 @contextlib.contextmanager
