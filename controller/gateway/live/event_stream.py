@@ -63,6 +63,10 @@ class EventStreamResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = ResponseWriter(send, scope["state"]["connection"], self._send_timeout_s)
+        if scope["method"] == "HEAD":  # has no body whose sending would fail when the viewer leaves
+            await writer.write(b"")
+            await writer.finish()
+            return
         self._feed.watch(self._views, self._client)
         sending = asyncio.create_task(self._send_events(writer))
         tasks = (sending, asyncio.create_task(wait_for_disconnect(receive)))

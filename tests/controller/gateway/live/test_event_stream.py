@@ -35,7 +35,7 @@ class _Connection:
         self._changed = asyncio.Event()
         caller = Caller(ANONYMOUS, "read")
         response = EventStreamResponse(feed, caller, views, send_timeout_s=0.05)
-        scope: Any = {"type": "http", "state": {"connection": self}}
+        scope: Any = {"type": "http", "method": "GET", "state": {"connection": self}}
         self.task = asyncio.create_task(response(scope, self._receive, self._send))
 
     def abort(self) -> None:
