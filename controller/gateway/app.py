@@ -284,9 +284,11 @@ class GatewayApp:
     async def _root(self, request: Request) -> ASGIApp:
         if wants_page(request.headers.get("accept", "")):
             return await self._page(request)
-        return json_response(
+        response = json_response(
             {"name": "MLX cluster gateway", "version": VERSION, "paths": "/openapi.json"}
         )
+        response.headers["vary"] = "accept"
+        return response
 
     async def _page(self, request: Request) -> ASGIApp:
         return self._assets.response(request, INDEX)

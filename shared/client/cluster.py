@@ -38,7 +38,7 @@ from shared.ids import (
 )
 from shared.messages.control import ControlOrder, ControlReply, RequestState
 from shared.messages.health import ClusterHealth, ControllerHealth
-from shared.messages.request_list import RequestList, RequestListQuery
+from shared.messages.request_list import RequestList
 from shared.messages.request_parsing import check_request, parse_request
 from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
@@ -367,12 +367,9 @@ class Cluster:
             InvalidRequest: the leader refuses the query; the message says why.
             Unavailable: no controller leads, or NATS is unreachable.
         """
-        query = RequestListQuery(client=client, limit=limit)
+        query = {"client": client, "limit": limit}
         answer = await self._query(
-            subjects.LIST_REQUESTS,
-            query.model_dump_json(exclude_none=True).encode(),
-            self._no_controller(),
-            code="no_controller",
+            subjects.LIST_REQUESTS, orjson.dumps(query), self._no_controller(), code="no_controller"
         )
         listed = decode(RequestList, answer.payload)
         if listed.message is not None:

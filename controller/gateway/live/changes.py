@@ -31,7 +31,7 @@ def health_changes(before: ClusterHealth | None, after: ClusterHealth) -> Iterat
     present = {worker.id: worker for worker in after.workers}
     for name, worker in present.items():
         yield from _worker_changes(known.get(name), worker)
-    for name in known.keys() - present.keys():
+    for name in sorted(known.keys() - present.keys()):
         was = known[name].state
         expected = was in ("draining", "stopped")
         level: Level = "info" if expected else "error"

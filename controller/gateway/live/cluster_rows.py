@@ -29,7 +29,7 @@ def overview(
         problem: why the last query failed.
     """
     if health is None:
-        return {"status": "unavailable", "problem": problem, "controllers": [], "skills": {}}
+        health = ClusterHealth(status="unavailable", skills={}, controllers=[], workers=[])
     workers = health.workers
     return {
         "status": "unavailable" if problem else health.status,

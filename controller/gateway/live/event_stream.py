@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -16,8 +16,8 @@ from shared.errors import ClusterError, InvalidRequest
 from shared.version import VERSION
 
 KEEP_ALIVE_S = 10.0
-_INTERVAL_S = 0.9
-"""Between two events of a view: a little less than the feed polls."""
+_INTERVAL_S = 1.0
+"""Between two events of a view, at least."""
 MAX_VIEWERS = 100
 
 
@@ -63,11 +63,13 @@ class EventStreamResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = ResponseWriter(send, scope["state"]["connection"], self._send_timeout_s)
+        if scope["method"] == "HEAD":  # has no body whose sending would fail when the viewer leaves
+            await writer.write(b"")
+            await writer.finish()
+            return
         self._feed.watch(self._views, self._client)
-        tasks = (
-            asyncio.create_task(self._send_events(writer)),
-            asyncio.create_task(wait_for_disconnect(receive)),
-        )
+        sending = asyncio.create_task(self._send_events(writer))
+        tasks = (sending, asyncio.create_task(wait_for_disconnect(receive)))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -75,12 +77,17 @@ class EventStreamResponse:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            raise error
 
     async def _send_events(self, writer: ResponseWriter) -> None:
         try:
             await writer.write(event("session", orjson.dumps(self._session())))
             while not self._feed.ended:
-                await writer.write(self._new_events() or b": keep-alive\n\n")
+                if events := self._new_events():
+                    await writer.write(events)
+                elif writer.idle_s >= KEEP_ALIVE_S:
+                    await writer.write(b": keep-alive\n\n")
                 await self._wait_for_news(writer)
             await writer.finish()
         except StalledReader:
@@ -96,26 +103,36 @@ class EventStreamResponse:
 
     async def _wait_for_news(self, writer: ResponseWriter) -> None:
         """Return when a view that may be sent again has changed, or a keep-alive is due."""
+        await self._until(self._has_news, KEEP_ALIVE_S - writer.idle_s)
+        await self._until(self._has_due_news, self._due_in_s())
+
+    async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, KEEP_ALIVE_S - writer.idle_s)):
-                await self._feed.changed.wait_until(self._has_news)
+            async with asyncio.timeout(max(0.0, limit_s)):
+                await self._feed.changed.wait_until(condition)
 
     def _has_news(self) -> bool:
-        if self._feed.ended:
-            return True
-        return any(
-            self._feed.since(view, self._versions[view], self._client)[0] for view in self._due
-        )
+        return self._feed.ended or any(self._news(view)[0] for view in self._views)
 
-    @property
-    def _due(self) -> list[str]:
-        now = time.monotonic()
-        return [view for view in self._views if now - self._sent_at[view] >= _INTERVAL_S]
+    def _has_due_news(self) -> bool:
+        due = filter(self._may_send, self._views)
+        return self._feed.ended or any(self._news(view)[0] for view in due)
+
+    def _due_in_s(self) -> float:
+        """Return when the first view that has changed may be sent again; 0 if none has."""
+        sent_at = [self._sent_at[view] for view in self._views if self._news(view)[0]]
+        return min(sent_at) + _INTERVAL_S - time.monotonic() if sent_at else 0.0
+
+    def _may_send(self, view: str) -> bool:
+        return time.monotonic() - self._sent_at[view] >= _INTERVAL_S
+
+    def _news(self, view: str) -> tuple[bytes, int]:
+        return self._feed.since(view, self._versions[view], self._client)
 
     def _new_events(self) -> bytes:
         events = []
-        for view in self._due:
-            body, version = self._feed.since(view, self._versions[view], self._client)
+        for view in filter(self._may_send, self._views):
+            body, version = self._news(view)
             if body:
                 self._versions[view], self._sent_at[view] = version, time.monotonic()
                 events.append(body)

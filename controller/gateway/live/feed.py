@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 TICK_S = 1.0
 _SESSIONS_EVERY_S = 5.0
 _ROLLOUT_EVERY_S = 2.0
+_MAX_MACHINES = 1000
 _MAX_REQUESTS = 200
 _MAX_SESSIONS = 200
 _MAX_ASKED_WORKERS = 20
@@ -52,10 +54,10 @@ _ROLLOUT_FIELDS = {
 
 
 class ClusterLog:
-    """What happened, the newest records last. The version is the number of all records plus 1."""
+    """What happened, the newest records last. The version is the number of all records."""
 
     def __init__(self) -> None:
-        self.version = 1
+        self.version = 0
         self._records: deque[bytes] = deque(maxlen=_MAX_RECORDS)
 
     def add(self, changes: Iterable[Change]) -> None:
@@ -64,10 +66,10 @@ class ClusterLog:
             self.version += 1
 
     def since(self, version: int) -> bytes:
-        """Return the event for a viewer that has this version; empty if it is the current one."""
-        if version == self.version:
+        """Return the event with the records after this version; empty if there are none."""
+        new = min(self.version - version, len(self._records))
+        if new <= 0:
             return b""
-        new = min(self.version - max(version, 1), len(self._records))
         records = list(self._records)[len(self._records) - new :]
         return event("log", b'{"records":[%s]}' % b",".join(records))
 
@@ -142,7 +144,7 @@ class LiveFeed:
             if view == "requests":
                 self._requests.setdefault(client, RequestsView(client)).viewers += 1
         self._poller.watched = True
-        self._due = dict.fromkeys(self._due, 0.0)
+        self.poll_soon()
         self._show_health()
         self._wake.set()
 
@@ -158,6 +160,10 @@ class LiveFeed:
         if not self._viewers:
             self._poller.watched = False
             self._wake.clear()
+
+    def poll_soon(self) -> None:
+        """Poll all views within a second, also those that are polled less often."""
+        self._due = dict.fromkeys(self._due, 0.0)
 
     def end(self) -> None:
         """End the streams of all viewers: the gateway shuts down."""
@@ -212,7 +218,8 @@ class LiveFeed:
             return
         if self._watched["machines"]:
             total = {"total": len(health.workers)}
-            self.machines.update(machine_rows(health, self._history), total)
+            rows = machine_rows(health, self._history)
+            self.machines.update(dict(islice(rows.items(), _MAX_MACHINES)), total)
         if self._watched["models"]:
             self.models.update(model_rows(health))
 
@@ -234,7 +241,7 @@ class LiveFeed:
         replies = await self._ask(workers[:_MAX_ASKED_WORKERS], ListSessions(limit=_MAX_SESSIONS))
         sessions = {worker: reply.sessions for worker, reply in replies.items()}
         rows = session_rows(sessions)
-        shown = dict(list(rows.items())[:_MAX_SESSIONS])
+        shown = dict(islice(rows.items(), _MAX_SESSIONS))
         self.sessions.update(shown, {"total": len(rows), "workers": len(replies)})
 
     async def _poll_rollout(self) -> None:

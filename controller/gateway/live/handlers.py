@@ -50,6 +50,7 @@ class LiveHandlers:
         )
         parsed, _ = parse_body(OrderBody, body, ignore_unknown=False)
         message = await self._orders.perform(parsed.root, caller)
+        self._feed.poll_soon()
         return json_response({"ok": True, "message": message})
 
     def _caller(self, request: Request) -> Caller:

@@ -109,6 +109,8 @@ class OrderService:
                 state = await Cluster(self._bus, order.client).cancel(order.request_id)
                 if state.state == "unknown":
                     raise RequestError(f"no request {order.request_id!r}", code="not_found")
+                if state.state in ("finished", "failed"):
+                    return f"{order.request_id} has ended"
                 return f"{order.request_id} is being cancelled"
             case ModelOrder(order="load"):
                 await self._control(order.worker, control.LoadModel(model=order.model))

@@ -71,7 +71,7 @@ def _request(
         "worker": request.worker,
         "attempt": request.attempt,
         "migrations": request.migrations,
-        "moved_from": ", ".join(request.failed_workers) if request.migrations else None,
+        "moved_from": (", ".join(request.failed_workers) or None) if request.migrations else None,
         "tokens": max(request.tokens, activity.tokens if activity else 0),
         "tokens_per_s": rate,
         "elapsed_ms": int(request.elapsed_ms),

@@ -72,8 +72,8 @@ def check_origin(headers: Mapping[str, str]) -> None:
     Raises:
         ClusterError: `not_allowed`.
     """
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+    origin, host = headers.get("origin"), headers.get("host")
+    if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
         raise _refused("pages of other origins may not see the cluster")
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise _refused("pages of other sites may not see the cluster")

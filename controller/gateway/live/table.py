@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from pydantic_core import to_json
 
 Row = Mapping[str, Any]
 
@@ -93,4 +94,7 @@ def event(name: str, body: bytes) -> bytes:
 
 
 def _encode(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value, default=str)
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # a sum of what workers report may have more than 64 bits
+        return to_json(value, inf_nan_mode="null")

@@ -66,6 +66,8 @@ def wants_page(accept: str) -> bool:
 
 def _read(folder: Traversable, prefix: str) -> list[tuple[str, _Asset]]:
     found: list[tuple[str, _Asset]] = []
+    if not folder.is_dir():
+        return found
     for entry in folder.iterdir():
         name, ending = f"{prefix}{entry.name}", entry.name.rpartition(".")[2]
         if entry.is_dir():
