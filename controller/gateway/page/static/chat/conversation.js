@@ -1,0 +1,116 @@
+/** The conversation and how it is asked, which outlive a reload. */
+
+const CONVERSATION = "mlx-cluster-conversation";
+const SETTINGS = "mlx-cluster-chat-settings";
+const SAVE_EVERY_MS = 1000;
+
+/**
+ * @typedef {object} Message
+ * @property {"user" | "assistant"} role
+ * @property {string} content
+ * @property {string} [reasoning]
+ * @property {{name: string, arguments: string}[]} [calls]
+ * @property {"streaming" | "done" | "stopped" | "failed"} [state] of an answer
+ * @property {string | null} [error]
+ * @property {string} [model] @property {string | null} [worker]
+ * @property {{from: string, to: string}[]} [moves]
+ * @property {number} [tokens] @property {number | null} [speed] tokens/s @property {string} [finish]
+ */
+
+export class Conversation {
+  /** @type {Message[]} */
+  messages = read(CONVERSATION, []).filter((message) => typeof message?.content === "string");
+  settings = { model: "", system: "", temperature: "", effort: "", schema: "", ...read(SETTINGS, {}) };
+  #timer = 0;
+
+  constructor() {
+    for (const message of this.messages) {
+      if (message.state !== "streaming") continue;
+      message.state = "failed";
+      message.error = "The page was closed before the answer was complete.";
+    }
+    window.addEventListener("pagehide", () => this.save());
+  }
+
+  /** @param {string} content */
+  ask(content) {
+    this.messages.push({ role: "user", content });
+  }
+
+  /** @returns {Message} an empty answer, which grows */
+  begin() {
+    const answer = { role: "assistant", content: "", reasoning: "", calls: [], moves: [], state: "streaming", error: null };
+    this.messages.push(answer);
+    return answer;
+  }
+
+  /** Take the last answer back, to ask again. */
+  dropAnswer() {
+    if (this.messages.at(-1)?.role === "assistant") this.messages.pop();
+  }
+
+  clear() {
+    this.messages = [];
+    this.save();
+  }
+
+  /** @returns {object} the body of the request for the next answer @throws {SyntaxError} for a schema that is none */
+  body() {
+    const { model, system, temperature, effort, schema } = this.settings;
+    const messages = this.messages.map(sent).filter(({ content }) => content !== "");
+    if (system.trim()) messages.unshift({ role: "system", content: system });
+    const body = { model, messages };
+    if (temperature !== "") body.temperature = Number(temperature);
+    if (effort) body.reasoning_effort = effort;
+    const parsed = parseSchema(schema);
+    if (parsed) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: parsed } };
+    return body;
+  }
+
+  saveSoon() {
+    this.#timer ||= setTimeout(() => this.save(), SAVE_EVERY_MS);
+  }
+
+  save() {
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    write(CONVERSATION, this.messages);
+    write(SETTINGS, this.settings);
+  }
+}
+
+/** Delete what is stored, for whoever uses this computer next. */
+export function forgetConversation() {
+  for (const name of [CONVERSATION, SETTINGS]) write(name, undefined);
+}
+
+/** A message as the API takes it. Calls are told as text: nobody has run them. */
+function sent({ role, content, calls = [] }) {
+  const told = calls.map((call) => `${call.name}(${call.arguments})`).join("\n");
+  return { role, content: content || told };
+}
+
+/** @param {string} text @returns {object | null} null without one @throws {SyntaxError} */
+export function parseSchema(text) {
+  if (text.trim() === "") return null;
+  const schema = JSON.parse(text);
+  if (schema === null || typeof schema !== "object" || Array.isArray(schema)) throw new SyntaxError("A schema is a JSON object.");
+  return schema;
+}
+
+function read(name, absent) {
+  try {
+    return JSON.parse(localStorage.getItem(name)) ?? absent;
+  } catch {
+    return absent;
+  }
+}
+
+function write(name, value) {
+  try {
+    if (value === undefined) localStorage.removeItem(name);
+    else localStorage.setItem(name, JSON.stringify(value));
+  } catch (error) {
+    console.warn(`the conversation is not stored: ${error.name}`); // too large, or storage is off
+  }
+}
