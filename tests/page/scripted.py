@@ -14,7 +14,7 @@ from typing import Any, Self
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.page import rows
@@ -144,14 +144,14 @@ class ScriptedGateway:
         if self.views["session"]["rights"] != "admin":
             return _error(403, "this key may not give orders")
         self.orders.append(order := await request.json())
-        return JSONResponse({"ok": True, "message": f"The order {order['order']} was given."})
+        return _json({"ok": True, "message": f"The order {order['order']} was given."})
 
     async def _models(self, request: Request) -> Response:
         if problem := self._problem(request):
             return problem
         fields = ("id", "skills", "abilities")
         listed = [{name: row[name] for name in fields} for row in self.views["models"]["rows"]]
-        return JSONResponse({"object": "list", "data": listed})
+        return _json({"object": "list", "data": listed})
 
     async def _chat(self, request: Request) -> Response:
         if problem := self._problem(request):
@@ -206,5 +206,10 @@ def _file(path: str) -> Response:
     return Response(file.read_bytes(), media_type=kind, headers=headers)
 
 
+def _json(body: Any, status: int = 200) -> Response:
+    """In ASCII: half a character has no UTF-8."""
+    return Response(json.dumps(body), status, media_type="application/json")
+
+
 def _error(status: int, message: str) -> Response:
-    return JSONResponse({"error": {"message": message, "code": "not_allowed"}}, status)
+    return _json({"error": {"message": message, "code": "not_allowed"}}, status)

@@ -13,15 +13,15 @@ export class ClusterConnection {
   #views = "";
   #abort = new AbortController();
   #failures = 0;
-  #narrow = 0;
   #connected = "";
-  #sessionKnown = false;
+  #probe = "overview";
   #wake = () => {};
 
   /**
    * @param {{onBegin: () => void, onEvent: (view: string, data: object) => void,
-   *   onStatus: (status: Status) => void, onKey: () => void, seen: (view: string) => boolean}} listeners
-   *   `onKey`: there is another key; `seen`: whether the caller may see a view
+   *   onStatus: (status: Status) => void, onKey: () => void, known: () => boolean,
+   *   seen: (view: string) => boolean}} listeners
+   *   `onKey`: there is another key; `known`, `seen`: whether there is a session, and the caller may see a view
    */
   constructor(listeners) {
     this.listeners = listeners;
@@ -33,7 +33,6 @@ export class ClusterConnection {
     if (joined === this.#views) return;
     const first = this.#views === "";
     this.#views = joined;
-    this.#narrow = 0;
     if (first) this.#run();
     else this.retry();
   }
@@ -97,29 +96,26 @@ export class ClusterConnection {
       return;
     }
     if (name !== "session") return;
-    this.#sessionKnown = true;
-    this.#narrow = 0;
     if (this.#asked() !== this.#connected) this.retry();
   }
 
-  /** The views to ask for: fewer after a refusal, until the session says which there are. */
+  /** The views to ask for: until a session says which there are, the one that everybody may see. */
   #asked() {
-    if (this.#narrow === 1) return "overview";
-    if (this.#narrow === 2) return "requests";
-    return this.#views.split(",").filter(this.listeners.seen).join(",") || "overview";
+    if (!this.listeners.known()) return this.#probe;
+    return this.#views.split(",").filter(this.listeners.seen).join(",") || this.#probe;
   }
 
   /** Whether to connect again at once. */
   async #handled(error) {
     if (!(error instanceof ApiError)) return false;
-    if (error.status === 403 && !this.#sessionKnown && this.#narrow < 2) {
-      this.#narrow += 1;
+    if (error.status === 403 && !this.listeners.known() && this.#probe === "overview") {
+      this.#probe = "requests";
       return true;
     }
     if (error.status !== 401) return false;
     this.listeners.onStatus({ state: "refused", text: "A key is needed", retryAt: null });
     if (await askForKey(error.message)) {
-      this.#sessionKnown = false;
+      this.#probe = "overview";
       this.listeners.onKey();
       return true;
     }

@@ -14,13 +14,15 @@ const escaped = (character) => `\\u{${character.codePointAt(0).toString(16).padS
  * @param {number} [limit] in UTF-16 units
  */
 export function clean(text, limit = 80) {
-  const whole = typeof text === "string" ? text : String(text ?? "");
-  const cut = whole.length > limit ? `${whole.slice(0, limit - 1)}…` : whole;
-  return cut.toWellFormed().replace(UNSAFE, escaped);
+  const shown = String(text ?? "").slice(0, limit + 1).replace(UNSAFE, escaped);
+  return (shown.length > limit ? `${shown.slice(0, limit - 1)}…` : shown).toWellFormed();
 }
 
 /** Foreign text with lines and tabs, whole; languages written from right to left stay as they are. */
 export const cleanProse = (text) => text.toWellFormed().replace(UNSAFE_IN_PROSE, escaped);
+
+/** A model without its owner or folder. */
+export const shortModel = (name) => String(name ?? "–").slice(-300).split("/").filter(Boolean).at(-1) ?? "–";
 
 export const count = (number) => (Number.isFinite(number) ? integers.format(number) : "–");
 

@@ -2,46 +2,22 @@
 
 import { cancelButton, showDialog } from "./dialog.js";
 import { el } from "./dom.js";
+import { read, write } from "./storage.js";
 
 const NAME = "mlx-cluster-key";
 
 /** @returns {string | null} */
-export const storedKey = () => read("sessionStorage") ?? read("localStorage");
+export const storedKey = () => read("sessionStorage", NAME) ?? read("localStorage", NAME);
 
-function read(storage) {
-  try {
-    return window[storage].getItem(NAME);
-  } catch {
-    return null; // the browser stores nothing
-  }
-}
-
-export function forgetKey() {
-  for (const storage of ["sessionStorage", "localStorage"]) {
-    try {
-      window[storage].removeItem(NAME);
-    } catch {
-      // there is none, then
-    }
-  }
-}
-
-function storeKey(key, remember) {
-  forgetKey();
-  try {
-    window[remember ? "localStorage" : "sessionStorage"].setItem(NAME, key);
-  } catch {
-    console.warn("this browser stores no key");
-  }
+/** @param {string | null} key @param {boolean} remember on this computer */
+export function storeKey(key, remember = false) {
+  write("sessionStorage", NAME, remember ? null : key);
+  write("localStorage", NAME, remember ? key : null);
 }
 
 let open = null;
 
-/**
- * Ask for a key, once however often this is called.
- * @param {string} reason
- * @returns {Promise<boolean>} whether one was given
- */
+/** Ask for a key, once however often this is called. @returns {Promise<boolean>} whether one was given */
 export function askForKey(reason) {
   open ??= ask(reason).finally(() => (open = null));
   return open;

@@ -6,7 +6,7 @@ import { ClusterConnection } from "./connection.js";
 import { confirmed } from "./dialog.js";
 import { el, inFrames, setAttribute, setHidden, setText } from "./dom.js";
 import { clean, count } from "./format.js";
-import { forgetKey, storedKey } from "./key.js";
+import { storedKey, storeKey } from "./key.js";
 import { WHY_NO_ORDERS } from "./orders.js";
 import { connectionNotice, overviewBand } from "./overview.js";
 import { Store } from "./store.js";
@@ -39,6 +39,7 @@ const connection = new ClusterConnection({
   onEvent: accept,
   onKey: () => (store.session = null),
   onStatus: showStatus,
+  known: () => store.session !== null,
   seen: (view) => store.maySee(view),
 });
 const notice = connectionNotice(connection);
@@ -105,9 +106,10 @@ function open(name, moves = true) {
   document.body.dataset.route = route;
   setText(byId("title"), view.title);
   byId("view").replaceChildren(view.node);
+  const side = byId("navigation").parentElement; // on a phone it scrolls; scrollIntoView would move where Tab begins
   for (const link of byId("navigation").querySelectorAll("a")) {
     setAttribute(link, "aria-current", link.hash === `#${route}` ? "page" : null);
-    if (link.hash === `#${route}`) link.scrollIntoView({ block: "nearest", inline: "center" });
+    if (link.hash === `#${route}`) side.scrollLeft = link.offsetLeft + (link.clientWidth - side.clientWidth) / 2;
   }
   if (moves) byId("title").focus({ preventScroll: true });
   byId("main").scrollTop = 0;
@@ -123,7 +125,7 @@ async function signOut() {
   chat.stop();
   chat.conversation.clear();
   forgetConversation();
-  forgetKey();
+  storeKey(null);
   location.reload();
 }
 

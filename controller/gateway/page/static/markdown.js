@@ -12,7 +12,7 @@ const HEADING = /^(#{1,6})\s+(.*)$/;
 
 /**
  * @typedef {{kind: "code", language: string, text: string} | {kind: "heading" | "paragraph", text: string}
- *   | {kind: "list", ordered: boolean, start: number, items: {depth: number, text: string}[]}} Block
+ *   | {kind: "list", ordered: boolean, items: {depth: number, number: number | null, text: string}[]}} Block
  */
 
 /** @param {string} text @returns {Block[]} an open code block ends with the text */
@@ -35,9 +35,10 @@ export function blocksOf(text) {
     } else if (bullet) {
       const ordered = /\d/.test(bullet);
       if (open?.kind !== "list" || (indent === "" && open.ordered !== ordered)) {
-        blocks.push((open = { kind: "list", ordered, start: Number.parseInt(bullet, 10) || 1, items: [] }));
+        blocks.push((open = { kind: "list", ordered, items: [] }));
       }
-      open.items.push({ depth: Math.min(4, Math.floor(indent.length / 2)), text: item });
+      const number = ordered ? Number.parseInt(bullet, 10) : null;
+      open.items.push({ depth: Math.min(4, Math.floor(indent.length / 2)), number, text: item });
     } else if (heading !== undefined) {
       blocks.push({ kind: "heading", text: heading });
       open = null;
@@ -77,9 +78,10 @@ function nodeOf(block) {
   if (block.kind === "code") return codeBlock(block);
   if (block.kind === "heading") return { node: el("p", { class: "heading", dir: "auto" }, ...inline(block.text)) };
   if (block.kind === "paragraph") return { node: el("p", { dir: "auto" }, ...inline(block.text)) };
-  const items = block.items.map((item) => el("li", { "data-depth": item.depth, dir: "auto" }, ...inline(item.text)));
-  const start = block.ordered && block.start !== 1 ? block.start : null;
-  return { node: el(block.ordered ? "ol" : "ul", { start }, ...items) };
+  const items = block.items.map(({ depth, number, text }) => {
+    return el("li", { "data-depth": depth, "data-bullet": number === null, value: number, dir: "auto" }, ...inline(text));
+  });
+  return { node: el(block.ordered ? "ol" : "ul", {}, ...items) };
 }
 
 function codeBlock(block) {

@@ -35,6 +35,7 @@ export function overviewBand(store) {
   const render = inFrames(() => {
     const { overview } = store;
     setAttribute(node, "data-loading", !overview);
+    setAttribute(node, "data-problem", Boolean(overview?.problem));
     if (!overview) return;
     status.update(overview.status, TITLES[overview.status] ?? overview.status);
     setForeign(problem, overview.problem ?? "No problem known", 160);

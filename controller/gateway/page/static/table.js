@@ -49,8 +49,8 @@ export class DataTable {
     this.filter = el("input", {
       type: "search",
       class: "filter",
-      placeholder: filterHint,
-      "aria-label": `Filter ${noun}s: ${filterHint}`,
+      placeholder: `Filter by ${filterHint}`,
+      "aria-label": `Filter ${noun}s by ${filterHint}`,
       on: { input: () => this.#filterBy(this.filter.value) },
     });
     const sortable = columns.filter((column) => column.value);

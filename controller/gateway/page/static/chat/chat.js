@@ -3,7 +3,7 @@
 import { askForKey } from "../key.js";
 import { confirmed } from "../dialog.js";
 import { el, inFrames, keyed, setHidden, setText } from "../dom.js";
-import { percent } from "../format.js";
+import { clean, cleanProse, percent } from "../format.js";
 import { announce } from "../orders.js";
 import { complete } from "./completion.js";
 import { Conversation } from "./conversation.js";
@@ -138,7 +138,7 @@ export class Chat {
     this.conversation.save();
     this.#setAnswers(false);
     const ended = { done: "Answer: ", stopped: "Stopped: ", failed: `Failed, ${answer.error} ` }[answer.state];
-    setText(this.live, ended + answer.content.slice(0, READ_ALOUD_LIMIT));
+    setText(this.live, cleanProse(ended + answer.content.slice(0, READ_ALOUD_LIMIT)));
   }
 
   async #stream(body, answer, signal) {
@@ -171,7 +171,7 @@ export class Chat {
     const from = row.moved_from ?? answer.worker;
     if (row.worker && from && from !== row.worker && answer.moves.at(-1)?.to !== row.worker) {
       answer.moves.push({ from, to: row.worker });
-      announce(`The answer moved from ${from} to ${row.worker}.`);
+      setText(this.live, clean(`The answer moved from ${from} to ${row.worker}.`, 200));
     }
     if (row.worker) answer.worker = row.worker;
     const at = row.state === "running" ? (row.status ?? "running") : row.state;

@@ -1,5 +1,7 @@
 /** The conversation and how it is asked, which outlive a reload. */
 
+import { read, write } from "../storage.js";
+
 const CONVERSATION = "mlx-cluster-conversation";
 const SETTINGS = "mlx-cluster-chat-settings";
 const SAVE_EVERY_MS = 1000;
@@ -19,8 +21,8 @@ const SAVE_EVERY_MS = 1000;
 
 export class Conversation {
   /** @type {Message[]} */
-  messages = read(CONVERSATION, []).filter((message) => typeof message?.content === "string");
-  settings = { model: "", system: "", temperature: "", effort: "", schema: "", ...read(SETTINGS, {}) };
+  messages = (read("localStorage", CONVERSATION) ?? []).filter((message) => typeof message?.content === "string");
+  settings = { model: "", system: "", temperature: "", effort: "", schema: "", ...read("localStorage", SETTINGS) };
   #timer = 0;
 
   constructor() {
@@ -74,14 +76,14 @@ export class Conversation {
   save() {
     clearTimeout(this.#timer);
     this.#timer = 0;
-    write(CONVERSATION, this.messages);
-    write(SETTINGS, this.settings);
+    write("localStorage", CONVERSATION, this.messages);
+    write("localStorage", SETTINGS, this.settings);
   }
 }
 
 /** Delete what is stored, for whoever uses this computer next. */
 export function forgetConversation() {
-  for (const name of [CONVERSATION, SETTINGS]) write(name, undefined);
+  for (const name of [CONVERSATION, SETTINGS]) write("localStorage", name, null);
 }
 
 /** A message as the API takes it. Calls are told as text: nobody has run them. */
@@ -96,21 +98,4 @@ export function parseSchema(text) {
   const schema = JSON.parse(text);
   if (schema === null || typeof schema !== "object" || Array.isArray(schema)) throw new SyntaxError("A schema is a JSON object.");
   return schema;
-}
-
-function read(name, absent) {
-  try {
-    return JSON.parse(localStorage.getItem(name)) ?? absent;
-  } catch {
-    return absent;
-  }
-}
-
-function write(name, value) {
-  try {
-    if (value === undefined) localStorage.removeItem(name);
-    else localStorage.setItem(name, JSON.stringify(value));
-  } catch (error) {
-    console.warn(`the conversation is not stored: ${error.name}`); // too large, or storage is off
-  }
 }

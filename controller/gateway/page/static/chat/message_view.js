@@ -3,7 +3,7 @@
 import { setForeign } from "../cells.js";
 import { copyButton } from "../clipboard.js";
 import { el, keyed, setAttribute, setHidden, setText } from "../dom.js";
-import { clean, cleanProse, count, rate } from "../format.js";
+import { clean, cleanProse, count, rate, shortModel } from "../format.js";
 import { renderMarkdown } from "../markdown.js";
 
 const FINISHES = { length: "The answer reached its limit of tokens.", content_filter: "The answer was filtered." };
@@ -70,7 +70,7 @@ function answer(message, retry) {
 function factsOf(message) {
   return [
     message.worker && `on ${clean(message.worker, 40)}`,
-    message.model && clean(message.model, 60),
+    message.model && clean(shortModel(message.model), 60),
     message.tokens && `${count(message.tokens)} tokens`,
     Number.isFinite(message.speed) && `${rate(message.speed)} tokens/s`,
   ].filter(Boolean).join(" · ");

@@ -38,7 +38,7 @@ export function chatSettings(conversation) {
   const options = el(
     "details",
     { class: "options" },
-    el("summary", {}, "System prompt, sampling, JSON schema"),
+    el("summary", {}, "More settings"),
     label("System prompt", system),
     el("div", { class: "pair" }, label("Temperature", temperature), label("Effort", effort)),
     label("JSON schema of the answer", schema),

@@ -2,7 +2,7 @@
 
 import { pill, setForeign, stack, textCell } from "../cells.js";
 import { el, keyed, setAttribute, setHidden, setText } from "../dom.js";
-import { clean, count, duration, plural, rate } from "../format.js";
+import { clean, count, duration, plural, rate, shortModel } from "../format.js";
 import { orderButton } from "../orders.js";
 import { sparkline } from "../sparkline.js";
 import { DataTable } from "../table.js";
@@ -60,13 +60,12 @@ function stateCell() {
 }
 
 function loadCell() {
-  const amounts = ["high", "medium", "low"].map((name) => el("span", { class: `priority ${name}` }));
+  const amounts = ["high", "medium", "low"].map((name) => [name, el("span", { class: "number" })]);
+  const queues = amounts.map(([name, amount]) => el("span", { class: "priority" }, amount, el("span", { class: "faint" }, name)));
   const slots = el("span", { class: "faint" });
-  const node = el("div", { class: "lines" }, el("span", { class: "queues" }, ...amounts), slots);
+  const node = el("div", { class: "lines" }, el("span", { class: "queues" }, ...queues), slots);
   const update = (row) => {
-    const total = queueLength(row);
-    ["high", "medium", "low"].forEach((name, index) => setText(amounts[index], `${row.queued?.[name] ?? 0} ${name}`));
-    setAttribute(node, "data-idle", total === 0);
+    for (const [name, amount] of amounts) setText(amount, count(row.queued?.[name] ?? 0));
     setText(slots, `${count(row.rows)} of ${plural(row.slots, "slot")}`);
   };
   return { node, update };
@@ -89,7 +88,7 @@ function warmCell() {
   const node = el("div", { class: "lines" }, names, others);
   const chip = () => {
     const name = el("span", { class: "chip" });
-    return { node: name, update: ([, text]) => setForeign(name, text, 28) };
+    return { node: name, update: ([, model]) => setForeign(name, shortModel(model), 60) };
   };
   const update = (row) => {
     const warm = (row.warm ?? []).slice(0, 3).map((name, index) => [String(index), name]);

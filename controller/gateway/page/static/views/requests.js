@@ -2,7 +2,7 @@
 
 import { countCell, pill, progressBar, setForeign, stack, textCell } from "../cells.js";
 import { el, setHidden, setText } from "../dom.js";
-import { clean, count, duration, percent, rate } from "../format.js";
+import { clean, count, duration, percent, rate, shortModel } from "../format.js";
 import { orderButton } from "../orders.js";
 import { DataTable } from "../table.js";
 
@@ -46,7 +46,7 @@ const nameCell = stack(
 );
 
 const modelCell = stack(
-  textCell((row) => row.model ?? "–", { limit: 40 }),
+  textCell((row) => shortModel(row.model), { limit: 60 }),
   textCell((row) => [row.skill, row.priority].filter(Boolean).join(" · "), { class: "faint", limit: 40 }),
 );
 

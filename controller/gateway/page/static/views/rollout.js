@@ -31,7 +31,7 @@ export function rolloutView(store) {
   const node = el("div", { class: "data" }, stable, current.node, empty, past);
   const render = inFrames(() => {
     const { rollout: state } = store;
-    setText(stable, !state ? "Loading …" : `Stable version ${state.stable || "0 (each machine’s own file)"}; the last one is ${state.last_version ?? 0}.`);
+    setText(stable, !state ? "Loading …" : `Stable version ${state.stable || "0 (each machine’s own file)"} · last version ${state.last_version ?? 0}`);
     setHidden(empty, !state || Boolean(state.rollout));
     setHidden(current.node, !state?.rollout);
     if (state?.rollout) current.update(state);
