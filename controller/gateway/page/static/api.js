@@ -12,11 +12,7 @@ export class ApiError extends Error {
   }
 }
 
-/**
- * @param {string} path
- * @param {RequestInit} [options]
- * @throws {ApiError} for every status but 2xx, and without a connection; AbortError stays as it is
- */
+/** @throws {ApiError} for every status but 2xx, and without a connection; AbortError stays as it is */
 export async function send(path, options = {}) {
   const headers = new Headers(options.headers);
   const key = storedKey();
@@ -46,7 +42,6 @@ async function errorOf(response) {
 export async function getJson(path) {
   return (await send(path)).json();
 }
-
 /** @param {RequestInit} [options] */
 export function postJson(path, body, options = {}) {
   const headers = { "content-type": "application/json" };

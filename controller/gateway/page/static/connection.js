@@ -6,7 +6,6 @@ import { askForKey } from "./key.js";
 
 const LONGEST_WAIT_S = 15;
 const SILENCE_LIMIT_MS = 35_000; // a live stream says something every 10 s
-
 /** @typedef {{state: "connecting" | "live" | "lost" | "refused", text: string, retryAt: number | null}} Status */
 
 export class ClusterConnection {
@@ -16,13 +15,7 @@ export class ClusterConnection {
   #connected = "";
   #probe = "overview";
   #wake = () => {};
-
-  /**
-   * @param {{onBegin: () => void, onEvent: (view: string, data: object) => void,
-   *   onStatus: (status: Status) => void, onKey: () => void, known: () => boolean,
-   *   seen: (view: string) => boolean}} listeners
-   *   `onKey`: there is another key; `known`, `seen`: whether there is a session, and the caller may see a view
-   */
+  /** @param {{begin, accept, forget, showStatus, known, seen: Function}} listeners as main.js has them */
   constructor(listeners) {
     this.listeners = listeners;
   }
@@ -58,13 +51,13 @@ export class ClusterConnection {
       if (this.#abort.signal.aborted && !this.silent) continue;
       const wait_s = Math.min(LONGEST_WAIT_S, 2 ** this.#failures);
       this.#failures += 1;
-      this.listeners.onStatus({ state: "lost", text: problem, retryAt: Date.now() + wait_s * 1000 });
+      this.listeners.showStatus({ state: "lost", text: problem, retryAt: Date.now() + wait_s * 1000 });
       await this.#pause(wait_s * 1000);
     }
   }
 
   async #read(signal) {
-    if (this.#failures === 0) this.listeners.onStatus({ state: "connecting", text: "Connecting", retryAt: null });
+    if (this.#failures === 0) this.listeners.showStatus({ state: "connecting", text: "Connecting", retryAt: null });
     this.silent = false;
     const abort = this.#abort;
     let heard = Date.now();
@@ -77,8 +70,8 @@ export class ClusterConnection {
       this.#connected = this.#asked();
       const response = await send(`/cluster/events?views=${this.#connected}`, { signal });
       this.#failures = 0;
-      this.listeners.onBegin();
-      this.listeners.onStatus({ state: "live", text: "Live", retryAt: null });
+      this.listeners.begin();
+      this.listeners.showStatus({ state: "live", text: "Live", retryAt: null });
       for await (const event of readEvents(response, () => (heard = Date.now()))) {
         const data = parseEvent(event);
         if (data !== null) this.#deliver(event.name, data);
@@ -90,13 +83,11 @@ export class ClusterConnection {
 
   #deliver(name, data) {
     try {
-      this.listeners.onEvent(name, data);
+      this.listeners.accept(name, data);
     } catch (error) {
       console.warn(`an event of ${name} was left out: ${error}`);
-      return;
     }
-    if (name !== "session") return;
-    if (this.#asked() !== this.#connected) this.retry();
+    if (name === "session" && this.#asked() !== this.#connected) this.retry();
   }
 
   /** The views to ask for: until a session says which there are, the one that everybody may see. */
@@ -113,24 +104,21 @@ export class ClusterConnection {
       return true;
     }
     if (error.status !== 401) return false;
-    this.listeners.onStatus({ state: "refused", text: "A key is needed", retryAt: null });
+    this.listeners.showStatus({ state: "refused", text: "A key is needed", retryAt: null });
     if (await askForKey(error.message)) {
       this.#probe = "overview";
-      this.listeners.onKey();
+      this.listeners.forget();
       return true;
     }
-    this.listeners.onStatus({ state: "refused", text: "Without a key nothing is shown", retryAt: null });
+    this.listeners.showStatus({ state: "refused", text: "Without a key nothing is shown", retryAt: null });
     await this.#pause(2 ** 31 - 1);
     return true;
   }
 
   #pause(duration_ms) {
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, duration_ms);
-      this.#wake = () => {
-        clearTimeout(timer);
-        resolve();
-      };
+      setTimeout(resolve, duration_ms);
+      this.#wake = resolve;
     });
   }
 }

@@ -2,22 +2,12 @@
 
 import { el } from "./dom.js";
 
-/**
- * @param {{title: string, text: string, action: string}} question
- * @returns {Promise<boolean>}
- */
+/** @param {{title: string, text: string, action: string}} question @returns {Promise<boolean>} */
 export function confirmed({ title, text, action }) {
   const dialog = el("dialog", { "aria-labelledby": "confirm-title", "aria-describedby": "confirm-text" });
   const perform = el("button", { class: "button danger", type: "button", on: { click: () => dialog.close("yes") } }, action);
-  dialog.append(
-    el(
-      "div",
-      { class: "stack" },
-      el("h2", { id: "confirm-title" }, title),
-      el("p", { id: "confirm-text" }, text),
-      el("div", { class: "actions" }, cancelButton(), perform),
-    ),
-  );
+  dialog.append(el("div", { class: "stack" }, el("h2", { id: "confirm-title" }, title),
+    el("p", { id: "confirm-text" }, text), el("div", { class: "actions" }, cancelButton(), perform)));
   return new Promise((resolve) => showDialog(dialog, () => resolve(dialog.returnValue === "yes")));
 }
 

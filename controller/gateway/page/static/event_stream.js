@@ -1,54 +1,40 @@
 /** Server-sent events, read with fetch: EventSource cannot send a key. */
 
 /** @typedef {{name: string, data: string}} ServerEvent */
-
 /** Parses text in whatever pieces it arrives (https://html.spec.whatwg.org/#parsing-an-event-stream). */
 export class EventParser {
   #pieces = [];
   #name = "";
-  #lines = [];
-  #afterReturn = false;
+  #data = [];
 
   /** @param {string} text @returns {ServerEvent[]} the events that `text` completes */
   push(text) {
+    const [first, ...others] = text.split("\n");
+    this.#pieces.push(first);
     const events = [];
-    if (this.#afterReturn && text.startsWith("\n")) text = text.slice(1);
-    if (text !== "") this.#afterReturn = text.endsWith("\r");
-    let start = 0;
-    for (const end of text.matchAll(/\r\n|\r|\n/g)) {
-      this.#pieces.push(text.slice(start, end.index));
-      start = end.index + end[0].length;
-      const event = this.#line(this.#pieces.join(""));
-      this.#pieces = [];
+    for (const next of others) {
+      const event = this.#line(this.#pieces.join("").replace(/\r$/, ""));
+      this.#pieces = [next];
       if (event !== null) events.push(event);
     }
-    if (start < text.length) this.#pieces.push(text.slice(start));
     return events;
   }
 
   /** @returns {ServerEvent | null} */
   #line(line) {
-    if (line === "") {
-      const event = this.#lines.length ? { name: this.#name || "message", data: this.#lines.join("\n") } : null;
-      this.#name = "";
-      this.#lines = [];
-      return event;
-    }
-    const colon = line.indexOf(":");
-    const field = colon < 0 ? line : line.slice(0, colon);
-    const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+    const [, field, value] = line.match(/^([^:]*):? ?(.*)$/s);
     if (field === "event") this.#name = value;
-    else if (field === "data") this.#lines.push(value);
-    return null;
+    else if (field === "data") this.#data.push(value);
+    if (line !== "") return null;
+    const event = { name: this.#name || "message", data: this.#data.join("\n") };
+    const complete = this.#data.length > 0;
+    this.#name = "";
+    this.#data = [];
+    return complete ? event : null;
   }
 }
 
-/**
- * The events of a response, until it ends.
- * @param {Response} response
- * @param {() => void} [onBytes] called for comments, too
- * @returns {AsyncGenerator<ServerEvent>}
- */
+/** The events of a response, until it ends; `onBytes` is called for comments, too. */
 export async function* readEvents(response, onBytes = () => {}) {
   const parser = new EventParser();
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

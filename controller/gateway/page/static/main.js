@@ -21,26 +21,19 @@ import { sessionsView } from "./views/sessions.js";
 
 /** Each route with its view's maker, and the views of the stream that it shows. */
 const ROUTES = {
-  machines: [machinesView, ["machines"]],
-  models: [modelsView, ["models"]],
-  requests: [requestsView, ["requests"]],
-  sessions: [sessionsView, ["sessions"]],
-  controllers: [controllersView, []],
-  rollout: [rolloutView, ["rollout"]],
+  machines: [machinesView, ["machines"]], models: [modelsView, ["models"]], requests: [requestsView, ["requests"]],
+  sessions: [sessionsView, ["sessions"]], controllers: [controllersView, []], rollout: [rolloutView, ["rollout"]],
   log: [logView, ["log"]],
 };
 const byId = (id) => document.getElementById(id);
+const links = () => byId("navigation").querySelectorAll("a");
 
 const store = new Store();
 const chat = new Chat(store, () => watch());
 const band = overviewBand(store);
 const connection = new ClusterConnection({
-  onBegin: () => store.begin(),
-  onEvent: accept,
-  onKey: () => (store.session = null),
-  onStatus: showStatus,
-  known: () => store.session !== null,
-  seen: (view) => store.maySee(view),
+  accept, showStatus, begin: () => store.begin(), forget: () => (store.session = null),
+  known: () => store.session !== null, seen: (view) => store.maySee(view),
 });
 const notice = connectionNotice(connection);
 let route = null;
@@ -71,7 +64,7 @@ function showStatus(status) {
 /** Offer what the caller may see, and say why there are no orders. */
 function showRights() {
   const { session } = store;
-  for (const link of byId("navigation").querySelectorAll("a")) setHidden(link.parentElement, !allowed(link.hash.slice(1)));
+  for (const link of links()) setHidden(link.parentElement, !allowed(link.hash.slice(1)));
   setHidden(band.node, !store.maySee("overview") || session.rights === "own");
   setHidden(byId("rights"), session.rights === "admin" || route === "chat");
   setText(byId("rights"), WHY_NO_ORDERS[session.rights] ?? "");
@@ -85,14 +78,12 @@ const showCounts = inFrames(() => {
   setText(byId("count-machines"), count(overview.workers));
   setText(byId("count-requests"), count(overview.running + overview.queued + overview.waiting));
 });
-
 /** Without a session everything may be tried. */
 function allowed(name) {
   if (name === "chat") return true;
   if (store.session?.rights === "own") return name === "requests";
-  return name in ROUTES && (ROUTES[name][1].every((each) => store.maySee(each)) || store.session === null);
+  return Object.hasOwn(ROUTES, name) && (ROUTES[name][1].every((each) => store.maySee(each)) || store.session === null);
 }
-
 function watch() {
   const views = route === "chat" ? [] : ROUTES[route][1];
   connection.watch(["overview", ...views, ...(chat.answers ? ["requests"] : [])]);
@@ -107,7 +98,7 @@ function open(name, moves = true) {
   setText(byId("title"), view.title);
   byId("view").replaceChildren(view.node);
   const side = byId("navigation").parentElement; // on a phone it scrolls; scrollIntoView would move where Tab begins
-  for (const link of byId("navigation").querySelectorAll("a")) {
+  for (const link of links()) {
     setAttribute(link, "aria-current", link.hash === `#${route}` ? "page" : null);
     if (link.hash === `#${route}`) side.scrollLeft = link.offsetLeft + (link.clientWidth - side.clientWidth) / 2;
   }

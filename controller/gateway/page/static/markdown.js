@@ -62,6 +62,7 @@ export function renderMarkdown(parent, text) {
     if (known[index]?.source === source) return;
     if (block.kind === "code" && known[index]?.kind === "code") {
       setText(known[index].code, cleanProse(block.text)); // it grows: its node stays
+      setText(known[index].language, languageOf(block));
       known[index].source = source;
       return;
     }
@@ -84,11 +85,13 @@ function nodeOf(block) {
   return { node: el(block.ordered ? "ol" : "ul", {}, ...items) };
 }
 
+const languageOf = (block) => clean(block.language, 30) || "code";
 function codeBlock(block) {
-  const code = el("code", {}, cleanProse(block.text));
+  const [code, language] = [el("code", {}, cleanProse(block.text)), el("span", {}, languageOf(block))];
   const copy = copyButton(() => code.textContent, "Copy the code");
-  const head = el("div", { class: "code-head" }, el("span", {}, clean(block.language, 30) || "code"), copy);
-  return { node: el("div", { class: "code" }, head, el("pre", { tabindex: "0", "aria-label": "code", role: "region" }, code)), code };
+  const head = el("div", { class: "code-head" }, language, copy);
+  const pre = el("pre", { tabindex: "0", "aria-label": "code", role: "region" }, code);
+  return { node: el("div", { class: "code" }, head, pre), code, language };
 }
 
 function inline(text) {

@@ -6,13 +6,10 @@ import { el, setAttribute, setText } from "./dom.js";
 import { clean } from "./format.js";
 import { askForKey } from "./key.js";
 
-export const WHY_NO_ORDERS = {
-  read:
+export const WHY_NO_ORDERS = { read:
     "Orders are off, because this gateway requires no keys. To give orders, make a key with " +
     "“gateway keys add NAME --admin” and start the gateway with keys.",
-  own: "This key has no rights to give orders. “gateway keys add NAME --admin” makes one that has.",
-};
-
+  own: "This key has no rights to give orders. “gateway keys add NAME --admin” makes one that has." };
 let timer = 0;
 
 /** Say what happened, where screen readers hear it. */
@@ -36,11 +33,9 @@ export async function give(order) {
 }
 
 /**
- * A button that gives an order about the row it belongs to.
- * @param {import("./store.js").Store} store
- * @param {{label: (row: any) => string, about: (row: any) => string, order: (row: any) => object | null,
- *   question?: (row: any) => {title: string, text: string, action: string}, class?: string}} options
- *   `order` null: there is nothing to order now, and the button is hidden
+ * A button that gives an order about its row. `order` null: there is nothing to order now, and it is hidden.
+ * @param {{label: (row) => string, about: (row) => string, order: (row) => object | null, class?: string,
+ *   question?: (row) => {title: string, text: string, action: string}}} options
  */
 export function orderButton(store, { label, about, order, question, class: kind = "" }) {
   let current = null;
@@ -56,11 +51,10 @@ export function orderButton(store, { label, about, order, question, class: kind 
   const node = el("button", { class: `button small ${kind}`, type: "button", on: { click: perform } });
   node.disabled = !store.mayOrder;
   if (!store.mayOrder) node.title = WHY_NO_ORDERS[store.session?.rights] ?? "";
-  const update = (row) => {
+  return { node, update: (row) => {
     current = row;
     setAttribute(node, "hidden", order(row) === null);
     setText(node, label(row));
     setAttribute(node, "aria-label", `${label(row)} ${clean(about(row))}`);
-  };
-  return { node, update };
+  } };
 }

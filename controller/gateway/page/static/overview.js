@@ -1,7 +1,7 @@
 /** The band above every view: how the cluster is, at a glance. */
 
 import { pill, setForeign } from "./cells.js";
-import { el, inFrames, setAttribute, setHidden, setText, setVariable } from "./dom.js";
+import { el, inFrames, setAttribute, setHidden, setText, setVariable, spans } from "./dom.js";
 import { bytes, clean, count, percent, rate } from "./format.js";
 import { sparkline } from "./sparkline.js";
 
@@ -10,28 +10,14 @@ const TITLES = { ready: "Ready", degraded: "Degraded", unavailable: "Unavailable
 /** @param {import("./store.js").Store} store */
 export function overviewBand(store) {
   const status = pill();
-  const problem = el("span", { class: "faint problem" });
-  const workers = el("span", { class: "figure" });
-  const workersNote = el("span", { class: "faint" });
-  const speed = el("span", { class: "figure" });
+  const [problem, workers, workersNote, speed] = spans("faint problem", "figure", "faint", "figure");
   const graph = sparkline();
-  const running = el("span", { class: "figure" });
-  const waiting = el("span", { class: "faint" });
-  const memory = el("span", { class: "figure" });
-  const fill = el("span", { class: "fill" });
-  const memoryNote = el("span", { class: "faint" });
-  const leader = el("span", { class: "figure name" });
-  const term = el("span", { class: "faint" });
-  const node = el(
-    "dl",
-    { class: "tiles" },
-    tile("Cluster", "cluster", status.node, problem),
-    tile("Machines ready", "ready", workers, workersNote),
-    tile("Tokens/s", "speed", speed, graph.node),
+  const [running, waiting, memory, fill, memoryNote, leader, term] = spans("figure", "faint", "figure", "fill", "faint", "figure name", "faint");
+  const node = el("dl", { class: "tiles" }, tile("Cluster", "cluster", status.node, problem),
+    tile("Machines ready", "ready", workers, workersNote), tile("Tokens/s", "speed", speed, graph.node),
     tile("Requests running", "running", running, waiting),
     tile("Memory", "memory-tile", memory, el("span", { class: "progress plain", "aria-hidden": "true" }, fill), memoryNote),
-    tile("Leader", "leader", leader, term),
-  );
+    tile("Leader", "leader", leader, term));
   const render = inFrames(() => {
     const { overview } = store;
     setAttribute(node, "data-loading", !overview);

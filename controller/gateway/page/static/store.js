@@ -1,11 +1,8 @@
 /** What the gateway said last of each view. */
 
-/**
- * Rows by key. Events hold all rows, or those that are new or changed and the keys of those gone.
- * @typedef {{key: string}} Row
- */
+/** Rows by key. Events hold all rows, or those that are new or changed and the keys of those gone. */
 export class Table {
-  /** @type {Map<string, Row>} */
+  /** @type {Map<string, {key: string}>} */
   rows = new Map();
   /** Counts of all rows, also of those that were not sent. */
   more = {};
@@ -39,7 +36,6 @@ export class Store {
   begin() {
     this.logKnown = false;
   }
-
   /** @param {string} view @throws {TypeError} if `data` has not the form of the view */
   accept(view, data) {
     if (view in this.tables) this.tables[view].accept(data);
@@ -62,7 +58,6 @@ export class Store {
   get mayOrder() {
     return this.session?.rights === "admin";
   }
-
   /** @param {string} view */
   maySee(view) {
     return this.session === null || this.session.views.includes(view);

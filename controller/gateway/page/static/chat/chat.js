@@ -2,7 +2,7 @@
 
 import { askForKey } from "../key.js";
 import { confirmed } from "../dialog.js";
-import { el, inFrames, keyed, setHidden, setText } from "../dom.js";
+import { el, emptyState, inFrames, keyed, setHidden, setText } from "../dom.js";
 import { clean, cleanProse, percent } from "../format.js";
 import { announce } from "../orders.js";
 import { complete } from "./completion.js";
@@ -17,8 +17,6 @@ export class Chat {
   /** Whether an answer streams; it needs the requests, to know where. */
   answers = false;
   #abort = null;
-  #ids = new WeakMap();
-  #count = 0;
   #note = "";
   #follows = true;
 
@@ -40,27 +38,20 @@ export class Chat {
   }
 
   #build() {
-    this.input = el("textarea", {
-      id: "question", rows: "1", placeholder: "Ask something", "aria-label": "Your message",
-      on: { keydown: (event) => this.#key(event), input: () => this.#grow() },
-    });
+    this.input = el("textarea", { id: "question", rows: "1", placeholder: "Ask something", "aria-label": "Your message",
+      on: { keydown: (event) => this.#key(event), input: () => this.#grow() } });
     this.sendButton = el("button", { class: "button primary" }, "Send");
     this.stopButton = el("button", { class: "button", type: "button", hidden: true, on: { click: () => this.stop() } }, "Stop");
-    const submit = (event) => {
-      event.preventDefault();
-      this.#send();
-    };
-    const form = el(
-      "form",
-      { class: "composer", on: { submit } },
-      this.input,
-      el("div", { class: "composer-foot" }, el("span", { class: "hint" }, "Enter sends, Shift+Enter begins a line, Escape stops"), this.stopButton, this.sendButton),
-    );
+    const submit = (event) => (event.preventDefault(), this.#send());
+    const hint = el("span", { class: "hint" }, "Enter sends, Shift+Enter begins a line, Escape stops");
+    const form = el("form", { class: "composer", on: { submit } }, this.input,
+      el("div", { class: "composer-foot" }, hint, this.stopButton, this.sendButton));
+    this.empty = emptyState("Ask the cluster",
+      "Any machine that has the model answers. The conversation stays in this browser.");
     this.list = el("ol", { class: "thread", "aria-label": "conversation" });
-    this.scroller = el("div", { class: "thread-scroll", tabindex: "0", role: "region", "aria-label": "Conversation" }, this.#emptyState(), this.list);
-    this.scroller.addEventListener("scroll", () => {
-      const { scrollHeight, scrollTop, clientHeight } = this.scroller;
-      this.#follows = scrollHeight - scrollTop - clientHeight < 60;
+    this.scroller = el("div", { class: "thread-scroll", tabindex: "0", role: "region", "aria-label": "Conversation" }, this.empty, this.list);
+    this.scroller.addEventListener("scroll", ({ target }) => {
+      this.#follows = target.scrollHeight - target.scrollTop - target.clientHeight < 60;
     }, { passive: true });
     this.live = el("p", { class: "visually-hidden", role: "status" });
     const startOver = el("button", { class: "button", type: "button", on: { click: () => this.#startOver() } }, "New conversation");
@@ -70,17 +61,11 @@ export class Chat {
     return node;
   }
 
-  #emptyState() {
-    this.empty = el("div", { class: "empty" }, el("h2", {}, "Ask the cluster"), el("p", {}, "Any machine that has the model answers. The conversation stays in this browser."));
-    return this.empty;
-  }
-
   #key(event) {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     this.#send();
   }
-
   #grow() {
     this.input.style.setProperty("height", "auto");
     this.input.style.setProperty("height", `${Math.min(this.input.scrollHeight + 2, 240)}px`);
@@ -88,9 +73,7 @@ export class Chat {
 
   #send() {
     const content = this.input.value;
-    if (this.answers || content.trim() === "") return;
-    const problem = this.settings.problem();
-    if (problem) return announce(problem, true);
+    if (content.trim() === "" || !this.#mayAsk()) return;
     this.conversation.ask(content);
     this.input.value = "";
     this.#grow();
@@ -98,14 +81,16 @@ export class Chat {
   }
 
   #retry() {
-    if (this.answers) return;
-    const problem = this.settings.problem();
-    if (problem) return announce(problem, true);
+    if (!this.#mayAsk()) return;
     this.conversation.dropAnswer();
     this.#answer();
     this.input.focus();
   }
-
+  #mayAsk() {
+    const problem = this.answers ? null : this.settings.problem();
+    if (problem) announce(problem, true);
+    return !this.answers && !problem;
+  }
   stop() {
     this.#abort?.abort();
   }
@@ -193,27 +178,19 @@ export class Chat {
   #render() {
     const { messages } = this.conversation;
     setHidden(this.empty, messages.length > 0);
-    keyed(this.list, messages, (message) => this.#idOf(message), (message) => this.#part(message));
+    keyed(this.list, messages, (message) => message.id, (message) => this.#part(message));
     if (this.#follows) this.scroller.scrollTop = this.scroller.scrollHeight;
   }
 
   #part(message) {
     const { node, update } = messageView(message, () => this.#retry());
-    let ended = false;
-    return {
-      node,
-      update: () => {
-        const isLast = message === this.conversation.messages.at(-1);
-        if (ended && ended === String(isLast)) return;
-        update({ isLast, note: this.#note });
-        ended = message.state !== "streaming" && String(isLast);
-      },
-    };
-  }
-
-  #idOf(message) {
-    if (!this.#ids.has(message)) this.#ids.set(message, String((this.#count += 1)));
-    return this.#ids.get(message);
+    let shown = null; // an answer that has ended changes only when it is no longer the last one
+    return { node, update: () => {
+      const isLast = message === this.conversation.messages.at(-1);
+      if (shown === isLast) return;
+      update({ isLast, note: this.#note });
+      shown = message.state === "streaming" ? null : isLast;
+    } };
   }
 }
 

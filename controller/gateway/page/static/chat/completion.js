@@ -8,12 +8,7 @@ import { parseEvent, readEvents } from "../event_stream.js";
  *   finish?: string, usage?: {completion_tokens: number}}} Piece what one chunk adds
  */
 
-/**
- * @param {object} body of the request, without `stream`
- * @param {AbortSignal} signal
- * @returns {AsyncGenerator<Piece>}
- * @throws {ApiError} also if the stream breaks off
- */
+/** @param {object} body of the request, without `stream` @throws {ApiError} also if the stream breaks off */
 export async function* complete(body, signal) {
   const wanted = { ...body, stream: true, stream_options: { include_usage: true } };
   const response = await postJson("/v1/chat/completions", wanted, { signal });

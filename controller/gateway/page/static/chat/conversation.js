@@ -5,18 +5,13 @@ import { read, write } from "../storage.js";
 const CONVERSATION = "mlx-cluster-conversation";
 const SETTINGS = "mlx-cluster-chat-settings";
 const SAVE_EVERY_MS = 1000;
+const newId = () => String(Math.random());
 
 /**
- * @typedef {object} Message
- * @property {"user" | "assistant"} role
- * @property {string} content
- * @property {string} [reasoning]
- * @property {{name: string, arguments: string}[]} [calls]
- * @property {"streaming" | "done" | "stopped" | "failed"} [state] of an answer
- * @property {string | null} [error]
- * @property {string} [model] @property {string | null} [worker]
- * @property {{from: string, to: string}[]} [moves]
- * @property {number} [tokens] @property {number | null} [speed] tokens/s @property {string} [finish]
+ * @typedef {{id: string, role: "user" | "assistant", content: string, reasoning?: string, model?: string,
+ *   calls?: {name: string, arguments: string}[], state?: "streaming" | "done" | "stopped" | "failed",
+ *   error?: string | null, worker?: string | null, moves?: {from: string, to: string}[], tokens?: number,
+ *   speed?: number, finish?: string}} Message with `speed` in tokens/s; all but the first three of answers only
  */
 
 export class Conversation {
@@ -36,12 +31,11 @@ export class Conversation {
 
   /** @param {string} content */
   ask(content) {
-    this.messages.push({ role: "user", content });
+    this.messages.push({ id: newId(), role: "user", content });
   }
-
   /** @returns {Message} an empty answer, which grows */
   begin() {
-    const answer = { role: "assistant", content: "", reasoning: "", calls: [], moves: [], state: "streaming", error: null };
+    const answer = { id: newId(), role: "assistant", content: "", reasoning: "", calls: [], moves: [], state: "streaming", error: null };
     this.messages.push(answer);
     return answer;
   }
@@ -50,7 +44,6 @@ export class Conversation {
   dropAnswer() {
     if (this.messages.at(-1)?.role === "assistant") this.messages.pop();
   }
-
   clear() {
     this.messages = [];
     this.save();
@@ -72,7 +65,6 @@ export class Conversation {
   saveSoon() {
     this.#timer ||= setTimeout(() => this.save(), SAVE_EVERY_MS);
   }
-
   save() {
     clearTimeout(this.#timer);
     this.#timer = 0;
@@ -80,18 +72,15 @@ export class Conversation {
     write("localStorage", SETTINGS, this.settings);
   }
 }
-
 /** Delete what is stored, for whoever uses this computer next. */
 export function forgetConversation() {
   for (const name of [CONVERSATION, SETTINGS]) write("localStorage", name, null);
 }
-
 /** A message as the API takes it. Calls are told as text: nobody has run them. */
 function sent({ role, content, calls = [] }) {
   const told = calls.map((call) => `${call.name}(${call.arguments})`).join("\n");
   return { role, content: content || told };
 }
-
 /** @param {string} text @returns {object | null} null without one @throws {SyntaxError} */
 export function parseSchema(text) {
   if (text.trim() === "") return null;

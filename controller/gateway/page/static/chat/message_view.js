@@ -2,53 +2,42 @@
 
 import { setForeign } from "../cells.js";
 import { copyButton } from "../clipboard.js";
-import { el, keyed, setAttribute, setHidden, setText } from "../dom.js";
+import { el, keyed, setAttribute, setHidden, setText, spans } from "../dom.js";
 import { clean, cleanProse, count, rate, shortModel } from "../format.js";
 import { renderMarkdown } from "../markdown.js";
 
 const FINISHES = { length: "The answer reached its limit of tokens.", content_filter: "The answer was filtered." };
-
 /** @param {import("./conversation.js").Message} message @param {() => void} retry */
 export function messageView(message, retry) {
   return message.role === "user" ? question(message) : answer(message, retry);
 }
-
 function question(message) {
   const text = el("p", { class: "plain", dir: "auto" }, cleanProse(message.content));
   return { node: el("li", { class: "message user" }, el("h3", { class: "visually-hidden" }, "You"), text), update: () => {} };
 }
 
 function answer(message, retry) {
-  const reasoning = el("div", { class: "plain" });
-  const reasoningTitle = el("summary");
-  const details = el("details", { class: "reasoning", hidden: true }, reasoningTitle, reasoning);
-  const text = el("div", { class: "prose" });
-  const calls = el("ul", { class: "calls" });
-  const error = el("p", { class: "failure" });
-  const facts = el("span", { class: "facts" });
-  const moves = el("span", { class: "moved" });
-  const wait = el("p", { class: "wait" }, el("span", { class: "caret", "aria-hidden": "true" }));
-  const waitText = el("span");
-  wait.append(waitText);
+  const [title, reasoning] = [el("summary"), el("div", { class: "plain" })];
+  const details = el("details", { class: "reasoning", hidden: true }, title, reasoning);
+  const [text, calls, error] = [el("div", { class: "prose" }), el("ul", { class: "calls" }), el("p", { class: "failure" })];
+  const [facts, moves, caret, waitText] = spans("facts", "moved", "caret", null);
+  const wait = el("p", { class: "wait" }, caret, waitText);
   const copy = copyButton(() => message.content, "Copy the answer");
   const again = el("button", { class: "button small ghost", type: "button", on: { click: retry } }, "Retry");
   const foot = el("div", { class: "message-foot" }, facts, moves, el("span", { class: "buttons" }, copy, again));
   const node = el("li", { class: "message assistant" }, el("h3", { class: "visually-hidden" }, "Answer"), details, text, calls, wait, error, foot);
   let folded = false;
 
-  const update = ({ isLast, note }) => {
+  return { node, update: ({ isLast, note }) => {
     const streams = message.state === "streaming";
     setAttribute(node, "data-state", message.state);
     setHidden(details, !message.reasoning);
     if (message.reasoning) {
       const thinks = streams && !message.content;
-      setText(reasoningTitle, thinks ? "Reasoning …" : `Reasoning (${count(message.reasoning.length)} characters)`);
+      setText(title, thinks ? "Reasoning …" : `Reasoning (${count(message.reasoning.length)} characters)`);
       setText(reasoning, cleanProse(message.reasoning));
-      if (thinks && !folded) details.open = true;
-      else if (!folded) {
-        details.open = false;
-        folded = true; // from now on it is the reader's
-      }
+      if (!folded) details.open = thinks;
+      folded ||= !thinks; // from now on it is the reader's
     }
     renderMarkdown(text, message.content);
     keyed(calls, (message.calls ?? []).map((call, index) => ({ ...call, index })), (call) => String(call.index), toolCall);
@@ -63,26 +52,21 @@ function answer(message, retry) {
     setHidden(again, streams || !isLast);
     setHidden(copy, !message.content);
     setAttribute(again, "class", message.state === "failed" ? "button small primary" : "button small ghost");
-  };
-  return { node, update };
+  } };
 }
 
 function factsOf(message) {
-  return [
-    message.worker && `on ${clean(message.worker, 40)}`,
-    message.model && clean(shortModel(message.model), 60),
+  return [message.worker && `on ${clean(message.worker, 40)}`, message.model && clean(shortModel(message.model), 60),
     message.tokens && `${count(message.tokens)} tokens`,
-    Number.isFinite(message.speed) && `${rate(message.speed)} tokens/s`,
-  ].filter(Boolean).join(" · ");
+    Number.isFinite(message.speed) && `${rate(message.speed)} tokens/s`].filter(Boolean).join(" · ");
 }
 
 function toolCall() {
   const name = el("code", { class: "strong" });
   const values = el("pre", { tabindex: "0", role: "region", "aria-label": "arguments of the tool call" });
   const node = el("li", {}, el("span", { class: "faint" }, "Tool call "), name, values);
-  const update = (call) => {
+  return { node, update: (call) => {
     setForeign(name, call.name, 80);
     setText(values, cleanProse(call.arguments));
-  };
-  return { node, update };
+  } };
 }

@@ -7,11 +7,7 @@ import { parseSchema } from "./conversation.js";
 
 const WITHOUT_TEXT = ["embedding", "rerank"];
 
-/**
- * @param {import("./conversation.js").Conversation} conversation
- * @returns {{node: Element, load: () => Promise<void>, problem: () => string | null}}
- *   `load` asks for the models again; `problem`: why nothing can be sent, the focus then is where it can be mended
- */
+/** `load` asks for the models again; `problem`: why nothing can be sent, and the focus is where it can be mended. */
 export function chatSettings(conversation) {
   const { settings } = conversation;
   const change = (name) => (event) => {
@@ -23,11 +19,8 @@ export function chatSettings(conversation) {
   const modelNote = el("p", { class: "hint", id: "model-note" });
   const system = el("textarea", { rows: "3", placeholder: "None", on: { input: change("system") } });
   const temperature = el("input", { type: "number", min: "0", max: "2", step: "0.1", placeholder: "Default", on: { input: change("temperature") } });
-  const effort = el(
-    "select",
-    { on: { change: change("effort") } },
-    ...["", "none", "low", "medium", "high"].map((value) => el("option", { value }, value || "Default")),
-  );
+  const effort = el("select", { on: { change: change("effort") } },
+    ...["", "none", "low", "medium", "high"].map((value) => el("option", { value }, value || "Default")));
   const schema = el("textarea", {
     rows: "4", class: "mono", spellcheck: "false", placeholder: '{"type": "object", …}', "aria-describedby": "schema-problem",
     on: { input: change("schema") },
@@ -36,13 +29,9 @@ export function chatSettings(conversation) {
   for (const [name, field] of Object.entries({ system, temperature, effort, schema })) field.value = settings[name];
 
   const options = el(
-    "details",
-    { class: "options" },
-    el("summary", {}, "More settings"),
-    label("System prompt", system),
+    "details", { class: "options" }, el("summary", {}, "More settings"), label("System prompt", system),
     el("div", { class: "pair" }, label("Temperature", temperature), label("Effort", effort)),
-    label("JSON schema of the answer", schema),
-    schemaProblem,
+    label("JSON schema of the answer", schema), schemaProblem,
   );
   options.open = matchMedia("(min-width: 1200px)").matches;
   const node = el("div", { class: "settings" }, label("Model or skill", model), modelNote, options);
@@ -95,10 +84,7 @@ function offer(select, models, settings) {
   const generate = models.filter(({ abilities }) => !abilities?.length || !abilities.every((each) => WITHOUT_TEXT.includes(each)));
   const skills = [...new Set(generate.flatMap(({ skills: named }) => named ?? []))].filter((name) => !WITHOUT_TEXT.includes(name) && name !== "embed").sort();
   const option = (name) => el("option", { value: name }, clean(name, 60));
-  const groups = [
-    ["Skills", skills],
-    ["Models", generate.map(({ id }) => id)],
-  ];
+  const groups = [["Skills", skills], ["Models", generate.map(({ id }) => id)]];
   select.replaceChildren(...groups.filter(([, names]) => names.length).map(([name, names]) => el("optgroup", { label: name }, ...names.map(option))));
   const names = groups.flatMap(([, each]) => each);
   select.value = names.includes(settings.model) ? settings.model : (names[0] ?? "");

@@ -1,30 +1,20 @@
 /** Controllers: who leads, who stands by. */
 
-import { countCell, pill, setForeign, stack, textCell } from "../cells.js";
+import { countCell, lines, pill, setForeign, stack, textCell } from "../cells.js";
 import { el, setHidden } from "../dom.js";
 import { count, duration } from "../format.js";
 import { DataTable } from "../table.js";
 
-/** @param {import("../store.js").Store} store */
 export function controllersView(store) {
   const leader = el("p", { class: "lead" });
-  const table = new DataTable({
-    noun: "controller",
-    filterHint: "name or state",
-    searched: (row) => `${row.id} ${row.state}`,
-    columns: [
-      { id: "name", title: "Controller", value: (row) => row.id, cell: nameCell },
+  const table = new DataTable({ noun: "controller", filterHint: "name or state",
+    columns: [{ id: "name", title: "Controller", value: (row) => row.id, cell: nameCell },
       { id: "state", title: "Role", value: (row) => row.state, cell: roleCell },
       { id: "tokens", title: "Running", value: (row) => row.active, cell: countCell((row) => row.active) },
       { id: "cached", title: "Waiting", value: (row) => row.waiting, cell: countCell((row) => row.waiting) },
-      { id: "age", title: "Up", value: (row) => row.uptime_s, cell: textCell((row) => duration(row.uptime_s), { class: "number" }) },
-    ],
-    empty: [
-      el("h2", {}, "No controller answers"),
-      el("p", {}, "Requests wait until one leads. Start one:"),
-      el("pre", {}, "controller --nats nats://FIRST-MAC:4222 --token TOKEN"),
-    ],
-  });
+      { id: "age", title: "Up", value: (row) => row.uptime_s, cell: textCell((row) => duration(row.uptime_s), { class: "number" }) }],
+    empty: ["No controller answers", "Requests wait until one leads. Start one:",
+      "controller --nats nats://FIRST-MAC:4222 --token TOKEN"] });
   const render = () => {
     const { overview } = store;
     const { id, term } = overview?.leader ?? {};
@@ -36,18 +26,15 @@ export function controllersView(store) {
   return { title: "Controllers", node: el("div", {}, leader, table.node), render };
 }
 
-const nameCell = stack(
-  textCell((row) => row.id, { class: "strong", limit: 40 }),
-  textCell((row) => `version ${row.version ?? "?"}`, { class: "faint", limit: 40 }),
-);
+const nameCell = stack(textCell((row) => row.id, { class: "strong", limit: 40 }),
+  textCell((row) => `version ${row.version ?? "?"}`, { class: "faint", limit: 40 }));
 
 function roleCell() {
   const role = pill();
   const problem = el("span", { class: "faint bad" });
-  const update = (row) => {
+  return lines((row) => {
     role.update(row.leader ? "leading" : row.state, row.leader ? "leader" : row.state);
     setForeign(problem, row.problem ?? "", 160);
     setHidden(problem, !row.problem);
-  };
-  return { node: el("div", { class: "lines" }, role.node, problem), update };
+  }, role.node, problem);
 }

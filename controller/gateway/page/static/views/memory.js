@@ -3,12 +3,7 @@
 import { el, setAttribute, setHidden, setText, setVariable } from "../dom.js";
 import { bytes } from "../format.js";
 
-const USES = [
-  ["models", "models_bytes"],
-  ["KV", "kv_bytes"],
-  ["other", "other_bytes"],
-  ["free", "available_bytes"],
-];
+const USES = [["models", "models_bytes"], ["KV", "kv_bytes"], ["other", "other_bytes"], ["free", "available_bytes"]];
 
 /** @returns {import("../cells.js").Part} of a row with `memory` */
 export function memoryCell() {
@@ -19,7 +14,7 @@ export function memoryCell() {
   const pressure = el("strong", { class: "pressure" });
   const node = el("div", { class: "memory-cell" }, bar, el("div", { class: "amounts" }, ...amounts, pressure));
 
-  const update = ({ memory }) => {
+  return { node, update: ({ memory }) => {
     setHidden(node, !memory);
     if (!memory) return;
     const share = (size) => `${Math.min(100, Math.max(0, (100 * (size ?? 0)) / (memory.machine_bytes || 1))).toFixed(1)}%`;
@@ -37,6 +32,5 @@ export function memoryCell() {
     const pressed = memory.pressure && memory.pressure !== "none";
     setText(pressure, pressed ? `above the ${memory.pressure} limit` : "");
     setAttribute(node, "data-pressure", pressed ? memory.pressure : null);
-  };
-  return { node, update };
+  } };
 }

@@ -1,7 +1,7 @@
 /** Models: where they are warm, load or failed; load, unload and pin them. */
 
 import { pill, progressBar, setForeign, stack, textCell } from "../cells.js";
-import { el, keyed, setAttribute, setHidden, setText } from "../dom.js";
+import { el, keyed, setAttribute, setHidden, setText, spans } from "../dom.js";
 import { bytes, clean, count, duration, percent } from "../format.js";
 import { orderButton } from "../orders.js";
 import { DataTable } from "../table.js";
@@ -9,60 +9,38 @@ import { DataTable } from "../table.js";
 const FEW = 4;
 const ORDER = ["failed", "loading", "warm", "available"];
 
-/** @param {import("../store.js").Store} store */
 export function modelsView(store) {
-  const table = new DataTable({
-    noun: "model",
-    filterHint: "name, skill, state or machine",
-    searched: (row) => {
-      const states = (row.workers ?? []).flatMap((each) => [each.worker, each.state]);
-      return [row.id, ...(row.skills ?? []), ...(row.abilities ?? []), ...states].join(" ").slice(0, 8000);
-    },
-    order: (row) => row.id,
-    columns: [
-      { id: "name", title: "Model", value: (row) => row.id, cell: nameCell },
+  const table = new DataTable({ noun: "model", filterHint: "name, skill, state or machine", order: (row) => row.id,
+    columns: [{ id: "name", title: "Model", value: (row) => row.id, cell: nameCell },
       { id: "size", title: "Size", value: (row) => row.size_bytes, descending: true, cell: sizeCell },
       { id: "load", title: "Requests", value: (row) => row.active + row.queued, descending: true, cell: loadCell },
-      { id: "where", title: "Machines", value: (row) => row.states?.warm, descending: true, cell: () => workersCell(store) },
-    ],
-    empty: [
-      el("h2", {}, "No machine knows a model yet"),
-      el("p", {}, "Name models and skills in cluster.yaml, or start a worker with one:"),
-      el("pre", {}, "cluster up --model mlx-community/Qwen3-4B-4bit"),
-    ],
-  });
+      { id: "where", title: "Machines", value: (row) => row.states?.warm, descending: true, cell: () => workersCell(store) }],
+    empty: ["No machine knows a model yet", "Name models and skills in cluster.yaml, or start a worker with one:",
+      "cluster up --model mlx-community/Qwen3-4B-4bit"] });
   return { title: "Models", node: table.node, render: () => table.show(store.tables.models) };
 }
 
 function nameCell() {
-  const name = el("span", { class: "strong" });
-  const skills = el("span", { class: "faint" });
-  const alone = el("span", { class: "faint warn" });
+  const [name, skills, alone] = spans("strong", "faint", "faint warn");
   const warnings = el("ul", { class: "warnings" });
   const node = el("div", { class: "lines" }, name, skills, alone, warnings);
   const warning = () => {
     const line = el("li");
     return { node: line, update: ([, text]) => setForeign(line, text, 140) };
   };
-  const update = (row) => {
+  return { node, update: (row) => {
     setForeign(name, row.id, 60);
     setForeign(skills, [...(row.skills ?? []), ...(row.abilities ?? [])].join(" · "), 80);
     const reason = row.batching_reason ? `: ${row.batching_reason}` : "";
     setForeign(alone, row.batching === "alone" ? `one request at a time${reason}` : "", 120);
     keyed(warnings, (row.warnings ?? []).slice(0, 3).map((text, index) => [String(index), text]), ([index]) => index, warning);
-  };
-  return { node, update };
+  } };
 }
 
-const sizeCell = stack(
-  textCell((row) => bytes(row.size_bytes), { class: "number" }),
-  textCell((row) => (row.context_tokens ? `${count(row.context_tokens)} tokens` : ""), { class: "faint number" }),
-);
-
-const loadCell = stack(
-  textCell((row) => `${count(row.active)} running`, { class: "number" }),
-  textCell((row) => `${count(row.queued)} queued`, { class: "faint number" }),
-);
+const sizeCell = stack(textCell((row) => bytes(row.size_bytes), { class: "number" }),
+  textCell((row) => (row.context_tokens ? `${count(row.context_tokens)} tokens` : ""), { class: "faint number" }));
+const loadCell = stack(textCell((row) => `${count(row.active)} running`, { class: "number" }),
+  textCell((row) => `${count(row.queued)} queued`, { class: "faint number" }));
 
 function workersCell(store) {
   const summary = el("span", { class: "faint" });
@@ -94,33 +72,19 @@ function placement(store) {
   const worker = el("span", { class: "worker" });
   const state = pill();
   const progress = progressBar("loading");
-  const detail = el("span", { class: "faint" });
-  const error = el("span", { class: "bad reason" });
+  const [detail, error] = spans("faint", "bad reason");
   const about = (row) => `${row.model} on ${row.worker}`;
   const order = (name) => (row) => ({ order: name, model: row.model, worker: row.worker });
   const buttons = [
     orderButton(store, { label: (row) => (row.state === "failed" ? "Retry" : "Load"), about, order: (row) => (["available", "failed"].includes(row.state) ? order("load")(row) : null) }),
     orderButton(store, { label: (row) => (row.pinned ? "Unpin" : "Pin"), about, order: (row) => (row.state === "failed" ? null : { ...order("pin")(row), pinned: !row.pinned }) }),
-    orderButton(store, {
-      label: () => "Unload",
-      about,
-      order: (row) => (row.state === "warm" ? order("unload")(row) : null),
-      question: (row) => ({
-        title: `Unload ${clean(row.model, 60)}?`,
-        text: `The next request for it on ${clean(row.worker, 60)} waits until it is loaded again.`,
-        action: "Unload",
-      }),
-    }),
+    orderButton(store, { label: () => "Unload", about, order: (row) => (row.state === "warm" ? order("unload")(row) : null),
+      question: (row) => ({ title: `Unload ${clean(row.model, 60)}?`,
+        text: `The next request for it on ${clean(row.worker, 60)} waits until it is loaded again.`, action: "Unload" }) }),
   ];
-  const node = el(
-    "li",
-    {},
-    worker,
-    state.node,
-    el("span", { class: "grow" }, progress.node, detail, error),
-    el("span", { class: "buttons" }, ...buttons.map((button) => button.node)),
-  );
-  const update = (row) => {
+  const node = el("li", {}, worker, state.node, el("span", { class: "grow" }, progress.node, detail, error),
+    el("span", { class: "buttons" }, ...buttons.map((button) => button.node)));
+  return { node, update: (row) => {
     setForeign(worker, row.worker, 32);
     const loading = row.state === "loading";
     state.update(row.state, loading ? (row.phase ?? "loading") : row.state);
@@ -129,8 +93,7 @@ function placement(store) {
     setForeign(detail, detailOf(row, loading), 80);
     setForeign(error, row.state === "failed" ? (row.error ?? "no reason given") : "", 160);
     for (const button of buttons) button.update(row);
-  };
-  return { node, update };
+  } };
 }
 
 function detailOf(row, loading) {

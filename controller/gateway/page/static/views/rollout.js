@@ -1,33 +1,25 @@
 /** The roll-out of cluster.yaml: its stages and gates; pause it, resume it, roll it back. */
 
 import { pill, setForeign } from "../cells.js";
-import { el, inFrames, keyed, setAttribute, setHidden, setText } from "../dom.js";
+import { el, emptyState, inFrames, keyed, setAttribute, setHidden, setText } from "../dom.js";
 import { clean, count, dateAndTime, plural } from "../format.js";
 import { orderButton } from "../orders.js";
 
-const PHASES = {
-  measuring: "The baseline is measured; no machine has the new version yet.",
+const PHASES = { measuring: "The baseline is measured; no machine has the new version yet.",
   applying: "The machines of this step apply the new version, one after another.",
   baking: "The machines of this step are watched and compared with the baseline.",
-  rolling_back: "All machines return to the previous version.",
-  done: "All machines have this version.",
-  rolled_back: "All machines have the previous version again.",
-};
+  rolling_back: "All machines return to the previous version.", done: "All machines have this version.",
+  rolled_back: "All machines have the previous version again." };
 const ENDED = ["done", "rolled_back"];
 
-/** @param {import("../store.js").Store} store */
 export function rolloutView(store) {
   const stable = el("p", { class: "lead" });
   const current = currentRollout(store);
   const history = el("ol", { class: "history" });
   const past = el("section", { "aria-labelledby": "past" }, el("h2", { id: "past" }, "Earlier roll-outs"), history);
-  const empty = el(
-    "div",
-    { class: "empty", hidden: true },
-    el("h2", {}, "No roll-out yet"),
-    el("p", {}, "Every machine uses its own cluster.yaml. Bring one version to all of them, step by step:"),
-    el("pre", {}, "cluster rollout apply config/cluster.yaml"),
-  );
+  const empty = emptyState("No roll-out yet",
+    "Every machine uses its own cluster.yaml. Bring one version to all of them, step by step:",
+    "cluster rollout apply config/cluster.yaml");
   const node = el("div", { class: "data" }, stable, current.node, empty, past);
   const render = inFrames(() => {
     const { rollout: state } = store;
@@ -42,33 +34,23 @@ export function rolloutView(store) {
 }
 
 function currentRollout(store) {
-  const title = el("h2");
   const phase = pill();
-  const meaning = el("p");
-  const about = el("p", { class: "faint" });
-  const gate = el("p", { class: "gate bad", role: "status" });
-  const steps = el("ol", { class: "steps" });
+  const [title, meaning, steps] = [el("h2"), el("p"), el("ol", { class: "steps" })];
+  const [about, gate] = [el("p", { class: "faint" }), el("p", { class: "bad", role: "status" })];
   const order = (name, possible) => (state) => (possible(state) ? { order: name } : null);
   const runs = ({ rollout }) => !ENDED.includes(rollout.phase) && rollout.phase !== "rolling_back";
   const subject = ({ rollout }) => `roll-out of version ${rollout.version}`;
   const buttons = [
     orderButton(store, { label: () => "Pause", about: subject, order: order("pause", (state) => runs(state) && !state.rollout.paused) }),
     orderButton(store, { label: () => "Resume", about: subject, order: order("resume", (state) => runs(state) && state.rollout.paused) }),
-    orderButton(store, {
-      label: () => "Roll back",
-      class: "danger",
-      about: subject,
+    orderButton(store, { label: () => "Roll back", class: "danger", about: subject,
       order: order("roll_back", ({ rollout }) => !["rolling_back", "rolled_back"].includes(rollout.phase)),
-      question: ({ rollout }) => ({
-        title: `Roll back version ${rollout.version}?`,
+      question: ({ rollout }) => ({ title: `Roll back version ${rollout.version}?`,
         text: `All machines return to version ${rollout.before}. Machines that must restart drain for 3 seconds at most.`,
-        action: "Roll back",
-      }),
-    }),
-  ];
+        action: "Roll back" }) })];
   const heading = el("div", { class: "bar" }, title, phase.node, el("span", { class: "buttons" }, ...buttons.map((each) => each.node)));
   const node = el("section", { class: "panel" }, heading, meaning, gate, steps, about);
-  const update = (state) => {
+  return { node, update: (state) => {
     const { rollout } = state;
     setText(title, `Version ${count(rollout.before)} → ${count(rollout.version)}`);
     const paused = rollout.paused && runs(state);
@@ -79,8 +61,7 @@ function currentRollout(store) {
     setForeign(about, aboutOf(rollout), 300);
     keyed(steps, stepsOf(rollout), (step) => String(step.number), stepPart);
     for (const button of buttons) button.update(state);
-  };
-  return { node, update };
+  } };
 }
 
 function stepsOf(rollout) {
@@ -94,19 +75,16 @@ function stepsOf(rollout) {
 }
 
 function stepPart() {
-  const title = el("strong");
-  const state = pill();
-  const workers = el("span", { class: "faint" });
+  const [title, state, workers] = [el("strong"), pill(), el("span", { class: "faint" })];
   const node = el("li", {}, title, state.node, workers);
-  const update = (step) => {
+  return { node, update: (step) => {
     setText(title, `Step ${step.number + 1}`);
     state.update(step.state);
     const names = step.workers.slice(0, 6).map((name) => clean(name, 32));
     const more = step.workers.length - names.length;
     setText(workers, `${plural(step.workers.length, "machine")}: ${names.join(", ")}${more > 0 ? ` and ${more} more` : ""}`);
     setAttribute(node, "data-state", step.state);
-  };
-  return { node, update };
+  } };
 }
 
 function aboutOf(rollout) {
@@ -116,14 +94,11 @@ function aboutOf(rollout) {
 }
 
 function pastRollout() {
-  const title = el("strong");
-  const phase = pill();
-  const about = el("span", { class: "faint" });
+  const [title, phase, about] = [el("strong"), pill(), el("span", { class: "faint" })];
   const node = el("li", {}, title, phase.node, about);
-  const update = (rollout) => {
+  return { node, update: (rollout) => {
     setText(title, `Version ${count(rollout.before)} → ${count(rollout.version)}`);
     phase.update(rollout.phase);
     setForeign(about, [aboutOf(rollout), rollout.reason].filter(Boolean).join(" · "), 300);
-  };
-  return { node, update };
+  } };
 }
