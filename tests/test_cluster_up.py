@@ -289,5 +289,6 @@ def test_all_that_a_client_needs_is_told(gateway: dict[str, Any], key: str) -> N
     told = for_clients("http://127.0.0.1:8000", settings, health)
     assert f"OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY={key}" in told
     assert f"ANTHROPIC_BASE_URL=http://127.0.0.1:8000 ANTHROPIC_AUTH_TOKEN={key}" in told
+    assert told.endswith("a chat: http://127.0.0.1:8000/")
     assert ("gateway keys add" in told) == (key == "KEY")
-    assert told.endswith("model names: chat, demo, code, other")
+    assert "model names: chat, demo, code, other\n" in told

@@ -260,7 +260,7 @@ def models_text(health: ClusterHealth) -> str:
 
 
 def for_clients(url: str, gateway: GatewaySettings, health: ClusterHealth) -> str:
-    """Return the variables and model names for OpenAI's and Anthropic's clients, as lines."""
+    """Return the variables and model names for OpenAI's and Anthropic's clients, and the page."""
     has_keys = gateway.keys_file is not None or not is_surely_loopback(gateway.host)
     key = "none" if gateway.allow_anonymous or not has_keys else "KEY"
     names = dict.fromkeys(str(name) for skill, models in health.skills.items()
@@ -273,6 +273,7 @@ def for_clients(url: str, gateway: GatewaySettings, health: ClusterHealth) -> st
             f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}",
             *hint,
             f"  model names: {', '.join(names)}",
+            f"In a browser, the cluster and a chat: {url}/",
         ]
     )
 
