@@ -22,6 +22,7 @@ MADE = {
     "mlx.route.<client>.<skill>": subjects.route(ADA, CHAT),
     "mlx.request.<client>.cancel": subjects.request(ADA, "cancel"),
     "mlx.request.<client>.status": subjects.request(ADA, "status"),
+    "mlx.requests.list": subjects.LIST_REQUESTS,
     "mlx.stream.<worker>.<client>.resend": subjects.resend(MAC, ADA),
     "mlx.controller.<controller>.transfer": subjects.controller_transfer(CONTROLLER),
     "mlx.worker.<worker>.infer": subjects.worker_infer(MAC),

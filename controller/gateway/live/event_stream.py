@@ -43,20 +43,29 @@ def requested_views(query: str | None, caller: Caller) -> tuple[str, ...]:
 
 
 class EventStreamResponse:
-    """An ASGI response that ends when the viewer disconnects, stops reading, or the gateway drains.
+    """An ASGI response that ends when the viewer disconnects, stops reading or loses its rights, or
+    the gateway drains.
 
     Args:
         views: allowed for the caller.
+        is_allowed: whether the caller still has these rights; else the stream ends.
         send_timeout_s: maximum time that a viewer may read nothing.
     """
 
     def __init__(
-        self, feed: LiveFeed, caller: Caller, views: Sequence[str], *, send_timeout_s: float
+        self,
+        feed: LiveFeed,
+        caller: Caller,
+        views: Sequence[str],
+        *,
+        is_allowed: Callable[[], bool],
+        send_timeout_s: float,
     ) -> None:
         self._feed = feed
         self._caller = caller
         self._views = views
         self._client = caller.key.client if caller.rights == "own" else None
+        self._is_allowed = is_allowed
         self._send_timeout_s = send_timeout_s
         self._versions = dict.fromkeys(views, 0)
         self._sent_at = dict.fromkeys(views, 0.0)
@@ -83,7 +92,7 @@ class EventStreamResponse:
     async def _send_events(self, writer: ResponseWriter) -> None:
         try:
             await writer.write(event("session", orjson.dumps(self._session())))
-            while not self._feed.ended:
+            while not self._feed.ended and self._is_allowed():
                 if events := self._new_events():
                     await writer.write(events)
                 elif writer.idle_s >= KEEP_ALIVE_S:

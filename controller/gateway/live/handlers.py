@@ -10,7 +10,7 @@ from controller.gateway.live.feed import LiveFeed
 from controller.gateway.live.orders import OrderBody, OrderService
 from controller.gateway.live.rights import Caller, caller_of
 from controller.gateway.request_body import parse_body, read_body
-from shared.errors import Unavailable
+from shared.errors import ClusterError, Unavailable
 from shared.settings.gateway import GatewaySettings
 
 _MAX_ORDER_BYTES = 16 * 1024
@@ -38,8 +38,13 @@ class LiveHandlers:
             raise ShuttingDown()
         if self._feed.viewers >= MAX_VIEWERS:
             raise Unavailable(f"{MAX_VIEWERS} viewers watch the cluster, the maximum")
-        send_timeout_s = self._settings.send_timeout_ms / 1000
-        return EventStreamResponse(self._feed, caller, views, send_timeout_s=send_timeout_s)
+        return EventStreamResponse(
+            self._feed,
+            caller,
+            views,
+            is_allowed=lambda: self._has_key(request, caller),
+            send_timeout_s=self._settings.send_timeout_ms / 1000,
+        )
 
     async def order(self, request: Request) -> ASGIApp:
         caller = self._caller(request)
@@ -52,6 +57,13 @@ class LiveHandlers:
         message = await self._orders.perform(parsed.root, caller)
         self._feed.poll_soon()
         return json_response({"ok": True, "message": message})
+
+    def _has_key(self, request: Request, caller: Caller) -> bool:
+        """Whether the key of a request has not been removed or changed since."""
+        try:
+            return self._ring.find(api_key(request)) == caller.key
+        except ClusterError:
+            return False
 
     def _caller(self, request: Request) -> Caller:
         """

@@ -34,7 +34,10 @@ class _Connection:
         self.blocked = False
         self._changed = asyncio.Event()
         caller = Caller(ANONYMOUS, "read")
-        response = EventStreamResponse(feed, caller, views, send_timeout_s=0.05)
+        self.allowed = True
+        response = EventStreamResponse(
+            feed, caller, views, is_allowed=lambda: self.allowed, send_timeout_s=0.05
+        )
         scope: Any = {"type": "http", "method": "GET", "state": {"connection": self}}
         self.task = asyncio.create_task(response(scope, self._receive, self._send))
 
@@ -121,6 +124,15 @@ async def test_the_body_ends_when_the_feed_ends(feed: LiveFeed) -> None:
     feed.end()
     await _ended(connection)
     assert connection.ended and not connection.aborted and feed.viewers == 0
+
+
+async def test_a_viewer_that_lost_its_rights_gets_nothing_more(feed: LiveFeed) -> None:
+    connection = _Connection(feed, "sessions")
+    await connection.until_sent(b"event: session")
+    connection.allowed = False
+    _show(feed, 1)
+    await _ended(connection)
+    assert connection.ended and b"event: sessions" not in connection.sent
 
 
 async def test_a_viewer_that_leaves_is_forgotten(feed: LiveFeed) -> None:

@@ -12,9 +12,9 @@ from controller.gateway.live import feed as feed_module
 from controller.gateway.live.feed import LiveFeed
 from shared.bus import Bus, IncomingMessage
 from shared.client import Cluster
-from shared.codec import encode
+from shared.codec import decode, encode
 from shared.ids import LOCAL_CLIENT, ClientName, WorkerId
-from shared.messages.control import ControlReply
+from shared.messages.control import ControlReply, ListRequests
 from shared.messages.request_list import RequestSummary
 from shared.messages.rollout import RolloutState
 from tests.controller.gateway.live.event_text import TableCopy, only, parsed
@@ -70,14 +70,18 @@ async def looking(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_L
 
 async def _answering(
     bus: Bus, verb: str, answer: Callable[[WorkerId], ControlReply | None]
-) -> None:
-    """Workers that answer an order; those for which it returns None are silent."""
+) -> list[bytes]:
+    """Workers that answer an order; those for which it returns None are silent. Returns the orders,
+    as they come."""
+    orders: list[bytes] = []
 
     async def on_order(message: IncomingMessage) -> None:
+        orders.append(message.payload)
         if reply := answer(WorkerId(message.subject.split(".")[2])):
             await bus.publish(message.reply, encode(reply))
 
     await bus.subscribe(f"mlx.worker.*.control.{verb}", on_order)
+    return orders
 
 
 def _request(request_id: str, client: ClientName = _ADA, **fields: Any) -> RequestSummary:
@@ -141,12 +145,13 @@ async def test_rows_tell_what_workers_say_and_come_without_those_that_say_nothin
             return ControlReply(worker=worker, ok=False, code="invalid_request", message="no verb")
         return ControlReply.model_validate({"worker": worker, "ok": True, "requests": [activity]})
 
-    await _answering(bus, "requests", answer)
-    looking.leader.requests = [_request("a"), _request("b", worker="old")]
-    looking.feed.watch(["requests"], None)
-    await looking.until(lambda: looking.rows("requests"))
-    told = {row["id"]: (row["status"], row["progress"]) for row in looking.rows("requests")}
+    orders = await _answering(bus, "requests", answer)
+    looking.leader.requests = [_request("a"), _request("b", worker="old"), _request("c", _BOB)]
+    looking.feed.watch(["requests"], _ADA)
+    await looking.until(lambda: looking.rows("requests", _ADA))
+    told = {row["id"]: (row["status"], row["progress"]) for row in looking.rows("requests", _ADA)}
     assert told == {"a": ("prefill", 0.5), "b": (None, None)}
+    assert {decode(ListRequests, order).client for order in orders} == {_ADA}
 
 
 async def test_sessions_are_those_of_the_workers_that_answer(looking: _Looking, bus: Bus) -> None:

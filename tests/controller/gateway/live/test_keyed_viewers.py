@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import httpx
 import pytest
 
+from controller.gateway.api_keys import ApiKey, hash_key, read_keys, write_keys
 from controller.gateway.live.rights import VIEWS
+from shared.ids import ClientName
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
 from tests.controller.gateway.live.viewers import (
     ADA,
@@ -132,6 +135,33 @@ def test_a_key_without_admin_sees_the_requests_of_its_client_and_no_others(keyed
             assert {row["client"] for row in ada.rows("requests")} <= {"ada"}
             assert ada.values["requests"]["total"] <= 1
         assert ada.values.keys() == {"session", "requests"}
+
+
+@pytest.mark.parametrize("change", ["removed", "no longer an admin's"])
+def test_the_stream_of_a_key_that_is_removed_or_changed_ends(
+    tiny_cluster: ClusterProcess, tmp_path: Path, change: str
+) -> None:
+    file = tmp_path / "keys.yaml"
+    keys = make_keys(file)
+    with (
+        gateway_process(tiny_cluster.url, "--keys-file", str(file)) as process,
+        viewing(process, headers=bearer(keys[ADMIN])) as viewer,
+        viewing(process, headers=bearer(keys[ADA])) as other,
+    ):
+        viewer.until(lambda viewer: viewer.rows("machines"), "it looks")
+        left = [key for key in read_keys(file) if key.client != ADMIN]
+        if change != "removed":
+            left += [ApiKey(client=ClientName(ADMIN), sha256=hash_key(keys[ADMIN]))]
+        write_keys(file, left)
+        with pytest.raises(StopIteration):
+            while True:
+                viewer.next()
+        status = 401 if change == "removed" else 403
+        again = httpx.get(
+            process.url + EVENTS, params={"views": "machines"}, headers=bearer(keys[ADMIN])
+        )
+        assert again.status_code == status
+        other.until(lambda viewer: "requests" in viewer.values, "the other one goes on")
 
 
 def test_a_key_without_admin_gives_no_order_but_to_cancel_its_own(keyed: Keyed) -> None:

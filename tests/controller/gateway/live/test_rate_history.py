@@ -51,5 +51,10 @@ def test_a_worker_that_left_is_forgotten_and_starts_anew_but_the_total_keeps_its
     assert history.worker(MINI) == [None] * (STEPS - 1) + [7.0]
 
 
+def test_a_worker_that_comes_back_within_a_step_starts_anew() -> None:
+    history = _recorded((0, {MAC: 1, MINI: 5}), (1, {MAC: 1}), (2, {MAC: 1, MINI: 7}))
+    assert history.worker(MINI)[-1] == 7.0
+
+
 def test_a_cluster_without_workers_generates_nothing_which_is_no_gap() -> None:
     assert _recorded((0, {}), (STEP_S, {})).total[-3:] == [None, 0.0, 0.0]
