@@ -31,6 +31,7 @@ from shared.logs import BusLogHandler, set_up_logging
 from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.rolled_out import RolledOutVersion
+from shared.telemetry import Tracer, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -112,13 +113,18 @@ async def _serve(
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
-    async def work(bus: Bus) -> None:
+    async def work(bus: Bus, tracer: Tracer | None) -> None:
         current, version = await _load_rolled_out(bus, load, settings)
-        controller = Controller(current, bus, identity, logs, load=load, version=version)
+        controller = Controller(
+            current, bus, identity, logs, load=load, version=version, tracer=tracer
+        )
         async with _announced(current, bus, identity):
             await controller.run(stop)
 
-    return await run_on_bus(stop, settings.nats, "controller", identity, work)
+    async with tracing(settings.telemetry, "controller", identity) as tracer:
+        return await run_on_bus(
+            stop, settings.nats, "controller", identity, lambda bus: work(bus, tracer)
+        )
 
 
 @contextlib.asynccontextmanager

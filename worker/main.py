@@ -37,6 +37,7 @@ from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
 from shared.settings.rolled_out import RolledOutVersion, ignored_settings
+from shared.telemetry import Tracer, tracing
 from worker.agent.agent import WorkerAgent
 from worker.agent.configuration import RolledOutConfiguration
 from worker.agent.engine_count import engine_count
@@ -175,17 +176,20 @@ async def _serve(
 ) -> int:
     restart = False
 
-    async def work(bus: Bus) -> None:
+    async def work(bus: Bus, tracer: Tracer | None) -> None:
         nonlocal restart
         await _check_name(bus, identity)
-        agent = WorkerAgent(settings, bus, identity, logs, configuration)
+        agent = WorkerAgent(settings, bus, identity, logs, configuration, tracer)
         registry = worker_registry(agent.report)
         with serving_metrics(settings.worker.metrics, registry, section="worker.metrics") as url:
             if url is not None:
                 logger.info("Prometheus metrics at %s", url)
             restart = await agent.run(stop)
 
-    status = await run_on_bus(stop, settings.nats, "worker", identity, work)
+    async with tracing(settings.telemetry, "worker", identity) as tracer:
+        status = await run_on_bus(
+            stop, settings.nats, "worker", identity, lambda bus: work(bus, tracer)
+        )
     return _RESTART_STATUS if restart else status
 
 

@@ -106,6 +106,7 @@ class EndingActions:
         outcome = code or ("cancelled" if request.cancelled else "ok")
         rejected = not succeeded and is_caused_by_request(code)
         self._metrics.ended(request, outcome, seconds, rejected=rejected)
+        self._out.end_trace(request, outcome, code)
         ended = "finished" if succeeded else "failed"
         self._out.info(f"{ended} after {seconds * 1000:.0f} ms", request)
         if succeeded and not request.cancelled:
@@ -135,6 +136,7 @@ class EndingActions:
         next turn of its session waits a moment for that."""
         self._out.warn("lost: how it ended is unknown", request)
         request.lose(self._out.now)
+        self._out.end_trace(request, "lost")
         self._store.end(request)
         self._dispatcher.waiting.remove(request)
         self._timers.expect_again(request)

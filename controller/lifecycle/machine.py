@@ -265,6 +265,7 @@ class RequestStateMachine:
     def _reject(self, request: TrackedRequest, error: ErrorDetails) -> None:
         self._term.raise_attempt(request)
         self._out.send_to_client(request, failure(request, error), request.inboxes)
+        self._out.end_trace(request, error.code, error.code)
 
     def _arrive(self, request: TrackedRequest, replaced: TrackedRequest | None = None) -> None:
         """Accept a request; `replaced` is the same one, from before it was lost or forgotten."""
