@@ -38,6 +38,8 @@ _BATCH_SPANS = 512
 _SEND_EVERY_MS = 1000
 _SEND_TIMEOUT_S = 5.0
 _CLOSE_S = 2.0
+_CLOCK_TRIES = 5
+_CLOCK_GAP_NS = 20_000
 _KINDS = {
     "server": SpanKind.SERVER,
     "consumer": SpanKind.CONSUMER,
@@ -77,7 +79,7 @@ class OtlpExporter:
 
     def put(self, span: Span) -> None:
         """Queue a span; its times become those of the wall clock."""
-        offset_ns = time.time_ns() - time.monotonic_ns()
+        offset_ns = _wall_offset_ns()
         parent = None
         if span.parent_id is not None:
             parent = _context(span, span.parent_id, is_remote=span.has_remote_parent)
@@ -178,6 +180,18 @@ def _trace_state(value: str) -> TraceState:
 @functools.lru_cache(64)
 def _error_status(code: str) -> Status:
     return Status(StatusCode.ERROR, code)
+
+
+def _wall_offset_ns() -> int:
+    """Return what the wall clock is ahead of the monotonic one, measured without an interruption
+    between the two if possible."""
+    best = (2**63, 0)
+    for _ in range(_CLOCK_TRIES):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        best = min(best, (after - before, wall - before))
+        if best[0] < _CLOCK_GAP_NS:
+            break
+    return best[1]
 
 
 def _wall_ns(moment: float, offset_ns: int) -> int:
