@@ -345,7 +345,8 @@ async def test_histograms_name_a_trace_where_the_scraper_reads_open_metrics(
         ),
     ):
         text = (await http.get(url, headers=accept)).text
-        families = {each.name: each for each in text_string_to_metric_families(text)}
+        parsed = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        families = {each.name: each for each in parsed}
         for name in names:
             samples = families[f"mlx_{name}_seconds"].samples
             traces = {sample.exemplar.labels["trace_id"] for sample in samples if sample.exemplar}
