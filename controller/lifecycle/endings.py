@@ -136,10 +136,15 @@ class EndingActions:
         next turn of its session waits a moment for that."""
         self._out.warn("lost: how it ended is unknown", request)
         request.lose(self._out.now)
-        self._out.end_trace(request, "lost")
         self._store.end(request)
         self._dispatcher.waiting.remove(request)
         self._timers.expect_again(request)
+
+    def give_up_lost(self, request: TrackedRequest) -> None:
+        """A lost request was not published again in time."""
+        self._out.end_trace(request, "lost")
+        request.trace = None
+        self.drop(request)
 
     def drop(self, request: TrackedRequest) -> None:
         """Remove a request from all queues, and start the next turn of its session."""

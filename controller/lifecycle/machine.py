@@ -341,7 +341,7 @@ class RequestStateMachine:
     def _on_time_passed(self) -> None:
         for request in self._timers.pop_due():
             if request.state == "lost":
-                self._endings.drop(request)
+                self._endings.give_up_lost(request)
             else:
                 self._timers.on_due(request)
         if self._out.now >= self._starts_at:

@@ -8,7 +8,6 @@ import pytest
 from controller.requests.events import (
     EndRequests,
     LinkRestored,
-    RequestPublished,
     RequestsTransferred,
     ShutdownBegan,
 )
@@ -23,17 +22,14 @@ from shared.telemetry import Span, SpanStart
 from tests.controller.requests.claimed import key_of, old_dispatch, sent_before
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.wire import Sent
-from tests.controller.values import DEMO, request
+from tests.controller.values import DEMO
 
 TRACE, OWN, CLIENTS = "a" * 32, "b" * 16, "c" * 16
 START = SpanStart(TRACE, OWN, True, CLIENTS, "x=1")
 
 
 def ask(driven: Driven, start: SpanStart = START, **fields: Any) -> TrackedRequest:
-    asked = request("r", now=driven.now, **fields)
-    asked.trace = RequestTrace.begun(start, driven.now)
-    driven.on(RequestPublished(asked))
-    return asked
+    return driven.ask_traced(start, **fields)
 
 
 def run(driven: Driven, **fields: Any) -> Sent:
@@ -208,20 +204,34 @@ def test_what_is_published_again_stays_in_its_trace() -> None:
     assert [span.span_id for span in named(driven, "request")] == [OWN]
 
 
-def test_what_is_lost_and_published_again_is_another_request_of_the_trace() -> None:
-    driven = Driven("w1")
+def _lose(driven: Driven) -> None:
+    """Its worker does not know it any more."""
     run(driven)
     driven.pass_time(2)
     driven.on(LinkRestored())
     driven.claimed("w1")
-    (lost,) = named(driven, "request")
-    assert (lost.error, lost.attributes["mlx.outcome"]) == (None, "lost")
+
+
+def test_what_is_lost_and_published_again_is_the_same_request() -> None:
+    driven = Driven("w1")
+    began_at = driven.now
+    _lose(driven)
     ask(driven, SpanStart(TRACE, "d" * 16, True, CLIENTS))
     driven.pass_time(0.01)
     sent = driven.next_sent()
     driven.accept(sent)
     driven.finish(sent)
-    assert [span.span_id for span in named(driven, "request")] == [OWN, "d" * 16]
+    check(driven, began_at)
+    assert [span.span_id for span in named(driven, "request")] == [OWN]
+    assert [span.error for span in named(driven, "attempt")] == [None, None]
+
+
+def test_what_is_lost_for_good_says_so() -> None:
+    driven = Driven("w1")
+    _lose(driven)
+    driven.pass_time(10)
+    (lost,) = named(driven, "request")
+    assert (lost.error, lost.attributes["mlx.outcome"]) == (None, "lost")
 
 
 def test_the_next_leader_has_the_spans_of_the_last_one() -> None:
