@@ -159,7 +159,7 @@ async def test_the_chunks_of_a_long_prompt_are_events(
 ) -> None:
     trace_id, parent = new_ids()
     headers = {"traceparent": f"00-{trace_id}-{parent}-01"}
-    messages = [{"role": "user", "content": "otter " * 3000}]
+    messages = [{"role": "user", "content": "otter " * 700}]
     assert (await ask(http, headers, messages=messages)).status_code == 200
     prefill = one(received.wait_for_spans(trace_id, "prefill"), "prefill")
     assert {name for name, _ in prefill.events} == {"prefill chunk"}
