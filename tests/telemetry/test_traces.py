@@ -110,7 +110,8 @@ def check_sum(spans: list[Received]) -> None:
 
 
 async def ask(http: httpx.AsyncClient, headers: dict[str, str], **fields: Any) -> httpx.Response:
-    body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 20, **fields}
+    messages = [{"role": "user", "content": SECRET}]
+    body = {"messages": messages, "max_tokens": 20, "temperature": 0, **fields}
     return await http.post("/v1/chat/completions", json=body, headers=headers)
 
 
@@ -174,7 +175,7 @@ async def test_a_migration_is_a_link_in_the_same_trace(
     trace_id, parent = new_ids()
     body = {
         "messages": [{"role": "user", "content": SECRET}], "max_tokens": TOKENS, "stream": True,
-        "stream_options": {"include_usage": True},
+        "temperature": 0,
     }  # fmt: skip
     headers = {"traceparent": f"00-{trace_id}-{parent}-01"}
     killed = ""
