@@ -31,7 +31,7 @@ from shared.logs import BusLogHandler, set_up_logging
 from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.rolled_out import RolledOutVersion
-from shared.telemetry import Tracer, tracing
+from shared.telemetry import Tracer, check_installed, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,11 @@ def main(
         flags["logging"] = {"format": "json"}
 
     def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
-        return read_settings(
+        settings = read_settings(
             config, nats, token, flags, command="controller", rolled_out=rolled_out
         )
+        check_installed(settings.telemetry)
+        return settings
 
     settings = load(None)
     default_id = f"{name_from(socket.gethostname())[:56]}-{secrets.token_hex(3)}"

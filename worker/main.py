@@ -37,7 +37,7 @@ from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
 from shared.settings.rolled_out import RolledOutVersion, ignored_settings
-from shared.telemetry import Tracer, tracing
+from shared.telemetry import Tracer, check_installed, tracing
 from worker.agent.agent import WorkerAgent
 from worker.agent.configuration import RolledOutConfiguration
 from worker.agent.engine_count import engine_count
@@ -141,7 +141,7 @@ def main(
     identity = WorkerId(own.worker.id) if own.worker.id else stable_worker_id()
 
     def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
-        return read_settings(
+        settings = read_settings(
             config,
             nats,
             token,
@@ -150,6 +150,8 @@ def main(
             rolled_out=rolled_out,
             machine=lambda settings: this_machine(identity, settings.worker.labels),
         )
+        check_installed(settings.telemetry)
+        return settings
 
     configuration = RolledOutConfiguration(identity, own.nats.servers, load)
     settings = configuration.begin()

@@ -2,6 +2,9 @@
 
 from shared.telemetry.current_span import current_trace_headers
 from shared.telemetry.span import Span, SpanEvent
-from shared.telemetry.tracing import SpanStart, Tracer, tracing
+from shared.telemetry.tracing import SpanStart, Tracer, check_installed, tracing
 
-__all__ = ["Span", "SpanEvent", "SpanStart", "Tracer", "current_trace_headers", "tracing"]
+__all__ = [
+    "Span", "SpanEvent", "SpanStart", "Tracer", "check_installed", "current_trace_headers",
+    "tracing",
+]  # fmt: skip

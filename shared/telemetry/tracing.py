@@ -67,6 +67,23 @@ class Tracer:
         return self._enter(span) if self._enter is not None else nullcontext()
 
 
+def check_installed(settings: TelemetrySettings) -> None:
+    """
+    Raises:
+        SettingsError: there is an endpoint, but OpenTelemetry is not installed.
+    """
+    if settings.traces_url is None:
+        return
+    try:
+        from shared.telemetry.otlp import OtlpExporter  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(
+            "telemetry.otlp_endpoint: traces need OpenTelemetry: "
+            f"pip install 'mlx-nats-cluster[telemetry]' ({error})",
+            param="telemetry.otlp_endpoint",
+        ) from None
+
+
 @asynccontextmanager
 async def tracing(
     settings: TelemetrySettings, service: str, instance: str
@@ -84,14 +101,9 @@ async def tracing(
     if settings.traces_url is None:
         yield None
         return
-    try:
-        from shared.telemetry.otlp import OtlpExporter, as_current_span
-    except ImportError as error:
-        raise SettingsError(
-            "telemetry.otlp_endpoint: traces need OpenTelemetry: "
-            f"pip install 'mlx-nats-cluster[telemetry]' ({error})",
-            param="telemetry.otlp_endpoint",
-        ) from None
+    check_installed(settings)
+    from shared.telemetry.otlp import OtlpExporter, as_current_span
+
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
     exporter = OtlpExporter(settings.traces_url, headers, f"mlx-{service}", instance)
     try:

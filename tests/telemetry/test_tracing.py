@@ -23,7 +23,7 @@ from shared.errors import SettingsError
 from shared.ids import LOCAL_CLIENT
 from shared.messages.trace import derived_span_id
 from shared.settings.telemetry import TelemetrySettings
-from shared.telemetry import Span, SpanEvent, Tracer, tracing
+from shared.telemetry import Span, SpanEvent, Tracer, check_installed, tracing
 from tests.access.roles import as_client
 from tests.processes import ClusterProcess, wait_for
 from tests.telemetry.collector import Collector, collector
@@ -173,6 +173,9 @@ async def test_an_endpoint_without_the_extra_is_an_error_of_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "shared.telemetry.otlp", None)
+    check_installed(TelemetrySettings())
+    with pytest.raises(SettingsError, match=r"pip install 'mlx-nats-cluster\[telemetry\]'"):
+        check_installed(settings("http://c:4318"))
     with pytest.raises(SettingsError, match=r"pip install 'mlx-nats-cluster\[telemetry\]'"):
         async with tracing(settings("http://c:4318"), "worker", "w1"):
             pass
