@@ -31,6 +31,7 @@ from shared.logs import BusLogHandler, set_up_logging
 from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.rolled_out import RolledOutVersion
+from shared.telemetry import Tracer, check_installed, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +83,11 @@ def main(
         flags["logging"] = {"format": "json"}
 
     def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
-        return read_settings(
+        settings = read_settings(
             config, nats, token, flags, command="controller", rolled_out=rolled_out
         )
+        check_installed(settings.telemetry)
+        return settings
 
     settings = load(None)
     default_id = f"{name_from(socket.gethostname())[:56]}-{secrets.token_hex(3)}"
@@ -112,13 +115,18 @@ async def _serve(
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
-    async def work(bus: Bus) -> None:
+    async def work(bus: Bus, tracer: Tracer | None) -> None:
         current, version = await _load_rolled_out(bus, load, settings)
-        controller = Controller(current, bus, identity, logs, load=load, version=version)
+        controller = Controller(
+            current, bus, identity, logs, load=load, version=version, tracer=tracer
+        )
         async with _announced(current, bus, identity):
             await controller.run(stop)
 
-    return await run_on_bus(stop, settings.nats, "controller", identity, work)
+    async with tracing(settings.telemetry, "controller", identity) as tracer:
+        return await run_on_bus(
+            stop, settings.nats, "controller", identity, lambda bus: work(bus, tracer)
+        )
 
 
 @contextlib.asynccontextmanager

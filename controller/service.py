@@ -36,6 +36,7 @@ from shared.settings import ClusterSettings
 from shared.settings.changes import Effect, SettingDifference, changes, effect_on_controller
 from shared.settings.load import read_text
 from shared.settings.rolled_out import RolledOutVersion
+from shared.telemetry import Tracer
 from shared.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Controller:
         version: int = 0,
         store: LeaseBackend | None = None,
         random: Callable[[], float] = random.random,
+        tracer: Tracer | None = None,
     ) -> None:
         """
         Args:
@@ -72,6 +74,7 @@ class Controller:
             version: of `settings`; 0 for the machine's own file.
             store: of the leader's record.
             random: returns a number from 0 to 1.
+            tracer: None if requests are not traced.
         """
         self.id = controller_id
         self.boot_id: BootId = new_boot_id()
@@ -79,6 +82,7 @@ class Controller:
         self._bus = bus
         self._logs = logs
         self._random = random
+        self._tracer = tracer
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
         silence_limit_s = self._interval_s * failover.missed_heartbeats
@@ -125,7 +129,7 @@ class Controller:
             heartbeat_interval_s=self._interval_s,
         )
         self._handler = ClientMessageHandler(
-            settings, bus, controller_id, self._status.cluster_health
+            settings, bus, controller_id, self._status.cluster_health, tracer
         )
         self._membership = MembershipMonitor(
             failover,
@@ -287,7 +291,9 @@ class Controller:
             settled_at=settled_at,
             turns_wait_until=self._turns_wait_until(now, settled_at),
         )
-        self._leader = LeaderService(self._bus, self.id, machine, self._leadership, self._link)
+        self._leader = LeaderService(
+            self._bus, self.id, machine, self._leadership, self._link, self._tracer
+        )
         await self._leader.open()
         for view in self._registry.workers:
             self._leader.handle(WorkerReported(view.id))

@@ -37,6 +37,7 @@ from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
 from shared.settings.rolled_out import RolledOutVersion, ignored_settings
+from shared.telemetry import Tracer, check_installed, tracing
 from worker.agent.agent import WorkerAgent
 from worker.agent.configuration import RolledOutConfiguration
 from worker.agent.engine_count import engine_count
@@ -140,7 +141,7 @@ def main(
     identity = WorkerId(own.worker.id) if own.worker.id else stable_worker_id()
 
     def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
-        return read_settings(
+        settings = read_settings(
             config,
             nats,
             token,
@@ -149,6 +150,8 @@ def main(
             rolled_out=rolled_out,
             machine=lambda settings: this_machine(identity, settings.worker.labels),
         )
+        check_installed(settings.telemetry)
+        return settings
 
     configuration = RolledOutConfiguration(identity, own.nats.servers, load)
     settings = configuration.begin()
@@ -175,17 +178,20 @@ async def _serve(
 ) -> int:
     restart = False
 
-    async def work(bus: Bus) -> None:
+    async def work(bus: Bus, tracer: Tracer | None) -> None:
         nonlocal restart
         await _check_name(bus, identity)
-        agent = WorkerAgent(settings, bus, identity, logs, configuration)
+        agent = WorkerAgent(settings, bus, identity, logs, configuration, tracer)
         registry = worker_registry(agent.report)
         with serving_metrics(settings.worker.metrics, registry, section="worker.metrics") as url:
             if url is not None:
                 logger.info("Prometheus metrics at %s", url)
             restart = await agent.run(stop)
 
-    status = await run_on_bus(stop, settings.nats, "worker", identity, work)
+    async with tracing(settings.telemetry, "worker", identity) as tracer:
+        status = await run_on_bus(
+            stop, settings.nats, "worker", identity, lambda bus: work(bus, tracer)
+        )
     return _RESTART_STATUS if restart else status
 
 

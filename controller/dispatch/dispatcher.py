@@ -11,7 +11,7 @@ from typing import Protocol
 from controller.dispatch.dispatch_queue import DispatchOutcome, DispatchQueue
 from controller.dispatch.router import Router, all_rejected, is_temporary, waiting_kind
 from controller.dispatch.wait_queue import RetrySchedule, WaitQueue
-from controller.fleet.placement import RequestPlacement
+from controller.fleet.placement import Outcome, RequestPlacement
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.requests.client_messages import accepted_status
@@ -128,6 +128,9 @@ class Dispatcher:
         )
         if request.contents.debug:
             request.route = self.router.route(request, query, decision)
+        if request.trace is not None:
+            worker, attempt = decision.worker.id, request.attempt + 1
+            request.trace.offered(attempt, worker, decision.model, request.reason, now)
         request.offer(decision, placement)
         self._out.add(*self.queue.add(decision.worker.report, request, now))
         return None
@@ -210,6 +213,7 @@ class Dispatcher:
             seconds = request.elapsed_ms(now) / 1000
             self._metrics.routed(decision, request.query, seconds)
         request.run(boot_id, now)
+        self._out.record_spans(request)
         if request.failover is not None:
             worker, failed_at = request.failover
             request.failover = None
@@ -233,7 +237,9 @@ class Dispatcher:
         if refusal.code == "worker_lost":
             self.unresponsive.add((view.id, view.report.boot_id))
         request.rejected[view.id] = WorkerRejection(refusal, view.report.boot_id, view.seen_at)
-        request.detach("fault" if refusal.code in WORKER_FAULTS else "other", self._out.now)
+        outcome_kind: Outcome = "fault" if refusal.code in WORKER_FAULTS else "other"
+        request.detach(outcome_kind, self._out.now, refusal.code)
+        self._out.record_spans(request)
 
     def record_tokens(self, request: TrackedRequest, event: TokensEmitted) -> bool:
         """Record emitted tokens. Return False if earlier tokens are missing."""
@@ -241,7 +247,7 @@ class Dispatcher:
             return True  # the contents, which were requested, include the tokens
         if not request.started and request.model is not None and request.worker is not None:
             seconds = request.elapsed_ms(self._out.now) / 1000
-            self._metrics.first_token(request.model, seconds)
+            self._metrics.first_token(request.model, seconds, request.trace_id)
             if request.query is not None:
                 links = [link for link, _ in request.query.links(request.model)]
                 self._prefixes.expect_cached(request.worker, links)
@@ -269,6 +275,7 @@ class Dispatcher:
         self._out.warn(f"{text}: {error.message}", request, error.code)
         self._metrics.retried(request.worker, error.code, migrated=request.started)
         request.give_up_attempt(error, self._out.now)
+        self._out.record_spans(request)
         request.state, request.reason = "backing_off", "retry"
         request.wake_at = self._out.now + delay_s
         if request.started:

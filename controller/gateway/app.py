@@ -51,8 +51,10 @@ from controller.gateway.streaming_response import (
     ResponseSerializer,
 )
 from controller.gateway.text_handlers import DEFAULT_TIMEOUT_MS, TextHandlers, level_of
+from controller.gateway.traced_app import TracedApp, span_of
 from shared.errors import ClusterError, RequestError
 from shared.settings.gateway import GatewaySettings
+from shared.telemetry import Tracer
 from shared.version import VERSION
 
 Body = ChatRequest | CompletionRequest | ResponsesRequest | MessagesRequest | CountTokensRequest
@@ -84,6 +86,7 @@ class GatewayApp:
         metrics: GatewayMetrics,
         response_store: ResponseStore,
         live: LiveHandlers,
+        tracer: Tracer | None = None,
     ) -> None:
         self._settings = settings
         self._live = live
@@ -93,6 +96,7 @@ class GatewayApp:
         self._directory = directory
         self._ring = ring
         self._metrics = metrics
+        self._tracer = tracer
         self.draining = False
 
     def build(self) -> ASGIApp:
@@ -147,7 +151,10 @@ class GatewayApp:
 
     def _route(self, path: str, handler: Handler, *methods: str, public: bool = False) -> Route:
         ring = None if public else self._ring
-        return Route(path, EndpointApp(handler, ring, self._metrics), methods=methods)
+        app: ASGIApp = EndpointApp(handler, ring, self._metrics)
+        if self._tracer is not None and "POST" in methods:
+            app = TracedApp(app, path, self._tracer)
+        return Route(path, app, methods=methods)
 
     # Inference.
 
@@ -217,7 +224,9 @@ class GatewayApp:
         elif affinity := header_affinity(request.headers) or body.affinity:
             fields["affinity"] = as_id(affinity)
         key = key_of(request)
-        call = CallerRequest(request_id_of(request), model, level_of(body.priority), fields)
+        call = CallerRequest(
+            request_id_of(request), model, level_of(body.priority), fields, span_of(request.scope)
+        )
         whole = partial(self._inference.complete, key, call, answer_format.whole)
         return self._response(request, call, whole, events)
 
@@ -310,7 +319,8 @@ class GatewayApp:
     async def _metrics_text(self, request: Request) -> ASGIApp:
         if not key_of(request).admin:
             raise ClusterError("metrics need a key with `admin: true`", code="not_allowed")
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+        text, content_type = self._metrics.text(request.headers.get("accept", ""))
+        return Response(text, media_type=content_type)
 
     async def _openapi(self, request: Request) -> ASGIApp:
         return json_response(

@@ -17,6 +17,7 @@ from controller.gateway.error_format import ApiErrorFormat, json_headers
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.openai.errors import OpenAiErrorFormat
 from controller.gateway.request_body import HEADER as IGNORED_FIELDS_HEADER
+from controller.gateway.traced_app import span_of
 from shared.errors import ClusterError
 from shared.ids import RequestId, new_request_id
 
@@ -77,6 +78,8 @@ class EndpointApp:
                 request.state.key = self._ring.find(api_key(request))
             response = await self._handler(request)
         except ClusterError as error:
+            if (span := span_of(scope)) is not None:
+                span.error = error.code
             key = getattr(request.state, "key", None)
             self._metrics.request_refused(key.client if key is not None else "", error.code)
             logger.info(

@@ -14,6 +14,7 @@ from controller.gateway.api_keys import ApiKey
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ModelResolver
 from controller.gateway.rate_limiter import ClientRateLimiter
+from controller.gateway.traced_app import CallerSpan
 from shared.bus import Bus
 from shared.client import Cluster, Completion, Embeddings, Ranking, Scores, Stream
 from shared.client.inboxes import SharedInbox
@@ -22,6 +23,7 @@ from shared.ids import ClientName, ModelId, RequestId
 from shared.messages.base import PRIORITIES, Priority
 from shared.messages.stream import ChoiceOutput, Usage
 from shared.subjects import INBOX_PREFIX
+from shared.telemetry import gen_ai
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +41,14 @@ class CallerRequest:
     Attributes:
         model: a model, a skill or an alias.
         priority: None if the caller set none.
+        span: None if the request is not traced.
     """
 
     request_id: RequestId
     model: str
     priority: Priority | None
     fields: dict[str, Any]
+    span: CallerSpan | None = None
 
     @property
     def counts_only(self) -> bool:
@@ -115,7 +119,7 @@ class _Admitted:
 
     Attributes:
         fields: of the cluster's request.
-        first_token_s, usage: set when they are known; they are counted at the end.
+        first_token_s, usage, finish_reason: set when they are known; counted or traced at the end.
     """
 
     cluster: Cluster
@@ -124,6 +128,7 @@ class _Admitted:
     started_at: float
     first_token_s: float | None = None
     usage: Usage | None = None
+    finish_reason: str | None = None
 
 
 class InferenceClient:
@@ -171,6 +176,7 @@ class InferenceClient:
                     yield active
                 finally:
                     admitted.first_token_s, admitted.usage = active.first_token_s, stream.usage
+                    admitted.finish_reason = stream.finish_reason
 
     async def complete(
         self,
@@ -231,17 +237,22 @@ class InferenceClient:
             raise
         finally:
             seconds = time.monotonic() - started_at
-            self._metrics.request_finished(key.client, model, code, seconds)
+            trace_id = call.span.trace_id if call.span is not None else ""
+            self._metrics.request_finished(key.client, model, code, seconds, trace_id)
+            if call.span is not None:
+                _describe(call.span, call, code, admitted)
             if admitted is not None and not call.counts_only:
-                await self._account(key, ModelId(model), admitted)
+                await self._account(key, ModelId(model), admitted, trace_id)
             logger.info(
                 "%s: %s for %s after %.2f s", code, model or "no model", key.client, seconds,
                 extra={"request_id": call.request_id, "client": key.client, "code": code},
             )  # fmt: skip
 
-    async def _account(self, key: ApiKey, model: ModelId, admitted: "_Admitted") -> None:
+    async def _account(
+        self, key: ApiKey, model: ModelId, admitted: "_Admitted", trace_id: str
+    ) -> None:
         if admitted.first_token_s is not None:
-            self._metrics.first_token(model, admitted.first_token_s)
+            self._metrics.first_token(model, admitted.first_token_s, trace_id)
         if (usage := admitted.usage) is not None:
             self._metrics.tokens_used(key.client, model, usage)
             await self._quotas.charge(key, usage.prompt_tokens + usage.completion_tokens)
@@ -253,6 +264,28 @@ class InferenceClient:
             unique = self._bus.new_inbox().rpartition(".")[2]
             inbox = self._inboxes[prefix] = SharedInbox(self._bus, f"{prefix}.{unique}")
         return Cluster(self._bus, client, inbox)
+
+
+def _describe(span: CallerSpan, call: CallerRequest, code: str, admitted: _Admitted | None) -> None:
+    """Add to a span what was asked and answered, without its texts."""
+    span.attributes |= {
+        gen_ai.OPERATION: gen_ai.operation_name(call.fields),
+        gen_ai.PROVIDER: gen_ai.PROVIDER_NAME,
+        gen_ai.REQUEST_MODEL: call.model,
+        "mlx.outcome": code,
+    }
+    if session := call.fields.get("session_id"):
+        span.attributes[gen_ai.CONVERSATION] = str(session)
+    if admitted is not None and (usage := admitted.usage) is not None:
+        span.attributes |= {
+            gen_ai.INPUT_TOKENS: usage.prompt_tokens,
+            gen_ai.CACHED_TOKENS: usage.cached_tokens,
+            gen_ai.OUTPUT_TOKENS: usage.completion_tokens,
+        }
+    if admitted is not None and admitted.finish_reason is not None:
+        span.attributes[gen_ai.FINISH_REASONS] = [admitted.finish_reason]
+    if code not in ("ok", "client_gone"):
+        span.error = code
 
 
 def _priority(key: ApiKey, call: CallerRequest, model: str) -> Priority:

@@ -28,6 +28,7 @@ from shared.ids import name_from
 from shared.logs import BusLogHandler, set_up_logging
 from shared.service import StopSignal, run_on_bus, run_service
 from shared.settings import ClusterSettings
+from shared.telemetry import Tracer, tracing
 
 _HELP = """OpenAI- and Anthropic-compatible HTTP in front of a cluster.
 
@@ -112,10 +113,13 @@ async def _serve(
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
-    async def work(bus: Bus) -> None:
-        await Gateway(settings, ring, bus, logs, announce).run(stop)
+    async def work(bus: Bus, tracer: Tracer | None) -> None:
+        await Gateway(settings, ring, bus, logs, announce, tracer).run(stop)
 
-    return await run_on_bus(stop, settings.nats, "gateway", identity, work)
+    async with tracing(settings.telemetry, "gateway", identity) as tracer:
+        return await run_on_bus(
+            stop, settings.nats, "gateway", identity, lambda bus: work(bus, tracer)
+        )
 
 
 def _print_url(url: str) -> None:

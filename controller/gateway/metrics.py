@@ -13,12 +13,14 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from controller.requests.metrics import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
 from shared.ids import ClientName
 from shared.messages.stream import Usage
 
 _UNKNOWN_MODEL = ""
+_OPEN_METRICS = "application/openmetrics-text"
 
 
 class GatewayMetrics:
@@ -57,12 +59,14 @@ class GatewayMetrics:
     def request_started(self) -> None:
         self._open.inc()
 
-    def request_finished(self, client: ClientName, model: str, code: str, seconds: float) -> None:
+    def request_finished(
+        self, client: ClientName, model: str, code: str, seconds: float, trace_id: str = ""
+    ) -> None:
         """Count a request; `code` is an error code, `ok`, or `client_gone`."""
         self._open.dec()
         self._requests.labels(client, model, code).inc()
         if code == "ok":
-            self._duration.labels(model).observe(seconds)
+            self._duration.labels(model).observe(seconds, _exemplar(trace_id))
 
     def request_refused(self, client: str, code: str) -> None:
         """Count a request that failed before it was sent to the cluster."""
@@ -76,8 +80,8 @@ class GatewayMetrics:
     ) -> None:
         self._stored.labels(client, result).inc()
 
-    def first_token(self, model: str, seconds: float) -> None:
-        self._first_token.labels(model).observe(seconds)
+    def first_token(self, model: str, seconds: float, trace_id: str = "") -> None:
+        self._first_token.labels(model).observe(seconds, _exemplar(trace_id))
 
     def tokens_used(self, client: ClientName, model: str, usage: Usage) -> None:
         for kind, tokens in (
@@ -87,6 +91,14 @@ class GatewayMetrics:
         ):
             self._tokens.labels(client, model, kind).inc(tokens)
 
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """Return all metrics and their content type: OpenMetrics with exemplars if a scraper
+        accepts that, else Prometheus' text format."""
+        if _OPEN_METRICS in accept:
+            text: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            return text, openmetrics.CONTENT_TYPE_LATEST
+        return generate_latest(self._registry), "text/plain; version=0.0.4"
+
+
+def _exemplar(trace_id: str) -> dict[str, str] | None:
+    return {"trace_id": trace_id} if trace_id else None

@@ -27,6 +27,7 @@ from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.gateway import GatewaySettings
 from shared.subjects import RESPONSES_BUCKET
+from shared.telemetry import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class Gateway:
 
     Args:
         announce: called with the URL when the server listens.
+        tracer: None if requests are not traced.
 
     Raises:
         SettingsError: the server cannot listen on the address.
@@ -72,6 +74,7 @@ class Gateway:
         bus: Bus,
         logs: BusLogHandler,
         announce: Callable[[str], None],
+        tracer: Tracer | None = None,
     ) -> None:
         self._bus = bus
         self._logs = logs
@@ -102,6 +105,7 @@ class Gateway:
             metrics,
             _response_store(gateway, bus, metrics),
             self._live,
+            tracer,
         )
         self._server = HttpServer(gateway, self._app.build())
 

@@ -13,6 +13,7 @@ from controller.gateway.model_resolver import ModelResolver
 from controller.gateway.openai.embeddings import EmbeddingsRequest, embedding_list
 from controller.gateway.scores import RerankRequest, ScoreRequest, ranking_body, score_list
 from controller.gateway.text_requests import TextRequest
+from controller.gateway.traced_app import span_of
 from shared.client import Cluster, Ranking
 from shared.ids import SkillName
 from shared.messages.base import Priority, PriorityName, canonical_priority
@@ -102,7 +103,9 @@ class TextHandlers:
     async def _call(self, request: Request, body: TextRequest, skill: SkillName) -> CallerRequest:
         model = body.model or await self._directory.default_model(skill)
         fields = {"timeout_ms": DEFAULT_TIMEOUT_MS, **body.fields()}
-        return CallerRequest(request_id_of(request), model, level_of(body.priority), fields)
+        return CallerRequest(
+            request_id_of(request), model, level_of(body.priority), fields, span_of(request.scope)
+        )
 
 
 def level_of(name: PriorityName | None) -> Priority | None:

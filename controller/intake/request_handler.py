@@ -15,6 +15,7 @@ from controller.leader.leader import LeaderService
 from controller.prompt_lists.list_parts import first_part
 from controller.requests.events import QueryReceived, RequestPublished
 from controller.requests.request import TrackedRequest
+from controller.requests.request_trace import RequestTrace
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
 from shared.codec import decode, encode
@@ -26,6 +27,7 @@ from shared.messages.request_parsing import RequestHeader
 from shared.messages.routes import RouteAnswer
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
+from shared.telemetry import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class ClientMessageHandler:
 
     Args:
         health: returns the answer to a query for the health of the cluster.
+        tracer: None if requests are not traced.
     """
 
     def __init__(
@@ -48,12 +51,14 @@ class ClientMessageHandler:
         bus: Bus,
         controller: ControllerId,
         health: Callable[[], bytes],
+        tracer: Tracer | None = None,
     ) -> None:
         self._settings = settings
         self._strict = settings.security.strict_inbox
         self._bus = bus
         self._id = controller
         self._health = health
+        self._tracer = tracer
         self._leader: LeaderService | None = None
         self._subscriptions: list[Subscription] = []
         self._infer: Subscription | None = None
@@ -143,11 +148,14 @@ class ClientMessageHandler:
                 extra={"client": client, "code": "reply_not_allowed"},
             )  # fmt: skip
             return
+        trace = self._begin_trace(message)
         try:
             request = self._read(message)
+            request.trace = trace
             leader.handle(RequestPublished(request))
         except RequestError as error:
             await self._reject(leader, message, error)
+            self._end_trace(trace, error)
         except Exception as error:  # one request fails, not the controller
             logger.exception("a request could not be accepted")
             text = f"{type(error).__name__}: {error}"
@@ -157,6 +165,19 @@ class ClientMessageHandler:
         limit = self._bus.max_payload // 4
         now = time.monotonic()
         return read_request(message, self._settings.skills, max_bytes=limit, now=now)
+
+    def _begin_trace(self, message: IncomingMessage) -> RequestTrace | None:
+        """Continue the trace of the client, or begin one."""
+        if self._tracer is None:
+            return None
+        return RequestTrace.begun(self._tracer.begin(message.headers), time.monotonic())
+
+    def _end_trace(self, trace: RequestTrace | None, error: RequestError) -> None:
+        """Record that a request was not accepted."""
+        if self._tracer is not None and trace is not None:
+            trace.is_waiting = False
+            trace.ended({}, "", time.monotonic(), error.code)
+            self._tracer.record(trace.take())
 
     async def _reject(
         self, leader: LeaderService, message: IncomingMessage, error: RequestError

@@ -21,6 +21,7 @@ from controller.requests.events import (
 )
 from controller.requests.instructions import (
     Instruction,
+    RecordSpans,
     ReplyToEvent,
     SendControlOrder,
     SendDispatches,
@@ -40,6 +41,7 @@ from shared.messages.dispatch import DispatchReply
 from shared.messages.request_events import RequestEvents
 from shared.messages.stream import encode as encode_stream
 from shared.tasks import Tasks
+from shared.telemetry import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +71,14 @@ class LeaderService:
         machine: RequestStateMachine,
         leadership: LeaderElection,
         link: LinkMonitor,
+        tracer: Tracer | None = None,
     ) -> None:
         self.machine = machine
         self._bus = bus
         self._controller = controller
         self._leadership = leadership
         self._link = link
+        self._tracer = tracer
         self._stalls = link.stalls
         self._deferred: list[Callable[[], None]] = []
         self._reply_inbox, self._list_inbox = bus.new_inbox(), bus.new_inbox()
@@ -202,6 +206,9 @@ class LeaderService:
                 self._send(reply, encode(state))
             case WriteLog(level, text, fields):
                 logger.log(level, text, extra=dict(fields))
+            case RecordSpans(spans):
+                if self._tracer is not None:
+                    self._tracer.record(spans)
             case SendToPromptListRunner():
                 if self._list_runner.idle:
                     self._tasks.start(self._run_lists())

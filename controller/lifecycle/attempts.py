@@ -49,6 +49,8 @@ class AttemptActions:
         router = self._dispatcher.router
         if router.splits(request, self._out.now):
             request.state, request.delegated = "delegated", True
+            if request.trace is not None:
+                request.trace.delegated(self._out.now)
             self._timers.drop(request)
             self._out.add(SendToPromptListRunner("serve", request))
             return

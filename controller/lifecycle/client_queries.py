@@ -132,6 +132,8 @@ class QueryActions:
         """Run the request again, with the same seed and higher attempt numbers: the client may have
         received a part of the answer."""
         again.attempt = request.attempt
+        if request.state == "lost":
+            again.trace = request.trace or again.trace
         self._timers.drop(request)
         self._arrive(again, request)
 

@@ -106,6 +106,7 @@ class EndingActions:
         outcome = code or ("cancelled" if request.cancelled else "ok")
         rejected = not succeeded and is_caused_by_request(code)
         self._metrics.ended(request, outcome, seconds, rejected=rejected)
+        self._out.end_trace(request, outcome, code)
         ended = "finished" if succeeded else "failed"
         self._out.info(f"{ended} after {seconds * 1000:.0f} ms", request)
         if succeeded and not request.cancelled:
@@ -138,6 +139,12 @@ class EndingActions:
         self._store.end(request)
         self._dispatcher.waiting.remove(request)
         self._timers.expect_again(request)
+
+    def give_up_lost(self, request: TrackedRequest) -> None:
+        """A lost request was not published again in time."""
+        self._out.end_trace(request, "lost")
+        request.trace = None
+        self.drop(request)
 
     def drop(self, request: TrackedRequest) -> None:
         """Remove a request from all queues, and start the next turn of its session."""

@@ -271,6 +271,7 @@ class RequestStateMachine:
     def _reject(self, request: TrackedRequest, error: ErrorDetails) -> None:
         self._term.raise_attempt(request)
         self._out.send_to_client(request, failure(request, error), request.inboxes)
+        self._out.end_trace(request, error.code, error.code)
 
     def _arrive(self, request: TrackedRequest, replaced: TrackedRequest | None = None) -> None:
         """Accept a request; `replaced` is the same one, from before it was lost or forgotten."""
@@ -346,7 +347,7 @@ class RequestStateMachine:
     def _on_time_passed(self) -> None:
         for request in self._timers.pop_due():
             if request.state == "lost":
-                self._endings.drop(request)
+                self._endings.give_up_lost(request)
             else:
                 self._timers.on_due(request)
         if self._out.now >= self._starts_at:

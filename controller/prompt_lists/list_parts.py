@@ -104,15 +104,17 @@ def part_request(
         changes["n"] = part.choices
         if body.prompts:
             changes["prompt"] = body.prompts[part.prompt]
+    request_id = part_id(whole.key, part.numbers, part.tries)
     return TrackedRequest.arrived(
         whole.client,
         whole.skill,
         [inbox],
         body.model_copy(update=changes),
         whole.models,
-        request_id=part_id(whole.key, part.numbers, part.tries),
+        request_id=request_id,
         seed=choice_seed(whole.seed, part.first),
         now=now,
         elapsed_before_ms=whole.elapsed_ms(now),
         part_of=whole.request_id,
+        trace=whole.trace.part(request_id, now) if whole.trace is not None else None,
     )

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from controller.requests.client_messages import waiting_status
 from controller.requests.events import Event
 from controller.requests.request import TrackedRequest
+from controller.requests.trace_attributes import request_attributes
 from shared.ids import ControllerId, WorkerId
 from shared.messages.control import (
     AttachInbox,
@@ -20,6 +21,7 @@ from shared.messages.control import (
     TellSession,
 )
 from shared.messages.stream import ErrorDetails, StreamMessage
+from shared.telemetry import Span
 
 
 class SendStreamMessage(NamedTuple):
@@ -77,6 +79,12 @@ class WriteLog(NamedTuple):
     fields: Mapping[str, object]
 
 
+class RecordSpans(NamedTuple):
+    """Send spans of a traced request to the collector."""
+
+    spans: Sequence[Span]
+
+
 Instruction = (
     SendStreamMessage
     | SendDispatches
@@ -84,6 +92,7 @@ Instruction = (
     | SendRequestState
     | SendToPromptListRunner
     | WriteLog
+    | RecordSpans
 )
 
 
@@ -146,6 +155,23 @@ class InstructionBuilder:
             self.order(
                 request.worker, AttachInbox(term=self.term, inbox=inbox, **dict(request.ref))
             )
+
+    def record_spans(self, request: TrackedRequest) -> None:
+        """Record the spans of a request that ended since the last call."""
+        if request.trace is not None and (spans := request.trace.take()):
+            self.add(RecordSpans(spans))
+
+    def end_trace(self, request: TrackedRequest, outcome: str, code: str = "") -> None:
+        """Record the last spans of a request.
+
+        Args:
+            outcome: the error code, `ok`, `cancelled` or `lost`.
+            code: the error code, if the request failed.
+        """
+        if request.trace is not None:
+            attributes = request_attributes(request, outcome)
+            request.trace.ended(attributes, request.reason, self.now, code)
+            self.record_spans(request)
 
     def log(
         self, level: int, text: str, request: TrackedRequest | None = None, code: str | None = None

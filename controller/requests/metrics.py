@@ -20,6 +20,7 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from controller.fleet.circuit_breaker import BreakerState
 from controller.fleet.registry import NodeRegistry
@@ -77,26 +78,35 @@ class _LabelledCounter:
 
 
 class _DurationHistogram:
-    """A histogram of seconds for each model."""
+    """A histogram of seconds for each model; each bucket names the trace of a request in it."""
 
     def __init__(self, name: str, documentation: str, buckets: Sequence[float]) -> None:
         self._name, self._documentation = name, documentation
         self._buckets = buckets
         self._counts: dict[ModelId, list[int]] = {}
         self._sums: dict[ModelId, float] = {}
+        self._exemplars: dict[tuple[ModelId, int], Exemplar] = {}
 
-    def observe(self, model: ModelId, seconds: float) -> None:
+    def observe(self, model: ModelId, seconds: float, trace_id: str = "") -> None:
         if model not in self._counts:
             self._counts[model], self._sums[model] = [0] * (len(self._buckets) + 1), 0.0
-        self._counts[model][bisect_left(self._buckets, seconds)] += 1
+        bucket = bisect_left(self._buckets, seconds)
+        self._counts[model][bucket] += 1
         self._sums[model] += seconds
+        if trace_id:
+            self._exemplars[model, bucket] = Exemplar({"trace_id": trace_id}, seconds)
 
     def metric(self) -> Metric:
         family = HistogramMetricFamily(self._name, self._documentation, labels=("model",))
         bounds = [*(str(float(bound)) for bound in self._buckets), "+Inf"]
         for model, counts in self._counts.items():
             cumulative = [sum(counts[: number + 1]) for number in range(len(counts))]
-            buckets = list(zip(bounds, cumulative, strict=True))
+            buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = list(
+                zip(bounds, cumulative, strict=True)
+            )
+            for number, bound in enumerate(bounds):
+                if (exemplar := self._exemplars.get((model, number))) is not None:
+                    buckets[number] = (bound, cumulative[number], exemplar)
             family.add_metric((model,), buckets, self._sums[model])
         return family
 
@@ -199,8 +209,8 @@ class ControllerMetrics(Collector):
             self.migrations += 1
             self._migrations.add(worker or _NO_LABEL, code)
 
-    def first_token(self, model: ModelId, seconds: float) -> None:
-        self._first_token.observe(model, seconds)
+    def first_token(self, model: ModelId, seconds: float, trace_id: str = "") -> None:
+        self._first_token.observe(model, seconds, trace_id)
 
     def ended(self, request: TrackedRequest, code: str, seconds: float, *, rejected: bool) -> None:
         """
@@ -219,7 +229,7 @@ class ControllerMetrics(Collector):
         if request.tokens:
             self._tokens.add(*labels, amount=request.tokens)
         if code == "ok" and request.model is not None:
-            self._duration.observe(request.model, seconds)
+            self._duration.observe(request.model, seconds, request.trace_id)
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from controller.fleet.placement import Outcome, RequestPlacement
 from controller.requests.answer_progress import AnswerProgress
+from controller.requests.request_trace import RequestTrace
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
@@ -82,6 +83,7 @@ class TrackedRequest:
         reported_tokens: tokens of its answer where `progress` does not have them: those that the
             list runner published, that a claim reported, or that it had when it ended.
         part_of: the id of the request of which it is a part.
+        trace: None if it is not traced.
     """
 
     request_id: RequestId
@@ -133,6 +135,7 @@ class TrackedRequest:
     delegated: bool = False
     reported_tokens: int = 0
     part_of: RequestId | None = None
+    trace: RequestTrace | None = None
 
     @classmethod
     def arrived(
@@ -149,6 +152,7 @@ class TrackedRequest:
         payload: bytes | None = None,
         elapsed_before_ms: float = 0.0,
         part_of: RequestId | None = None,
+        trace: RequestTrace | None = None,
     ) -> "TrackedRequest":
         """Return a request that a client published, after validation."""
         return cls(
@@ -168,6 +172,7 @@ class TrackedRequest:
             progress=AnswerProgress(len(request.received_ids)),
             updated_at=now,
             part_of=part_of,
+            trace=trace,
         )
 
     @classmethod
@@ -227,6 +232,14 @@ class TrackedRequest:
         self.affinity = _session(self.client, dispatch.request.cache_session)
         resumed_tokens = len(dispatch.request.received_ids)
         self.progress = AnswerProgress.from_continuation(dispatch.resume, resumed_tokens)
+        if dispatch.trace is not None and self.trace is None:
+            self.trace = RequestTrace.restored(
+                dispatch.trace,
+                began_at=now - dispatch.elapsed_ms / 1000,
+                attempt=self.attempt if self.state == "running" else None,
+                worker=self.worker,
+                model=self.model,
+            )
 
     # Properties.
 
@@ -282,6 +295,11 @@ class TrackedRequest:
         message = f"timeout_ms of {self.contents.timeout_ms} passed"
         return ErrorDetails.of("deadline_exceeded", message)
 
+    @property
+    def trace_id(self) -> str:
+        """Empty if the request is not traced."""
+        return self.trace.trace_id if self.trace is not None else ""
+
     def runs_in(self, worker: WorkerId, boot_id: BootId | None) -> bool:
         """Whether this boot of a worker has the request."""
         return (self.state, self.worker, self.boot_id) == ("running", worker, boot_id)
@@ -307,6 +325,7 @@ class TrackedRequest:
         self.cancelled = before.cancelled
         self.failures, self.migrations = before.failures, before.migrations
         self.crashes = before.crashes
+        self.trace = before.trace or self.trace
 
     def offer(self, decision: RouteDecision, placement: RequestPlacement) -> None:
         """Begin an attempt: the request is offered to a worker."""
@@ -351,6 +370,8 @@ class TrackedRequest:
             fields["route"] = self.route
         if self.includes_history:
             fields["fingerprint"] = self.fingerprint
+        if self.trace is not None:
+            fields["trace"] = self.trace.wire_fields()
         return fields
 
     def run(self, boot_id: BootId, now: float) -> None:
@@ -360,6 +381,8 @@ class TrackedRequest:
         self.waiting_since = None
         if self.placement is not None:
             self.placement.accepted()
+        if self.trace is not None:
+            self.trace.accepted(now)
 
     def record_tokens(self, event: TokensEmitted, now: float) -> bool:
         """Record tokens that its worker emitted. Return False if earlier ones are missing."""
@@ -369,7 +392,7 @@ class TrackedRequest:
 
     def give_up_attempt(self, error: ErrorDetails, now: float) -> None:
         """The worker is gone or requeued the request; another attempt follows."""
-        self._end_placement("fault" if error.code in WORKER_FAULTS else "other", now)
+        self._end_attempt("fault" if error.code in WORKER_FAULTS else "other", now, error.code)
         self.last_error = error
         self.failures += 1
         if self.started:
@@ -381,9 +404,10 @@ class TrackedRequest:
             self.failed_workers.add(self.worker)
         self.worker = self.boot_id = self.query = None
 
-    def detach(self, outcome: Outcome, now: float) -> None:
-        """The worker to which the request was offered does not have it."""
-        self._end_placement(outcome, now)
+    def detach(self, outcome: Outcome, now: float, code: str = "") -> None:
+        """The worker to which the request was offered does not have it; it rejected the request
+        with the error `code`, if any."""
+        self._end_attempt(outcome, now, code)
         self.worker = self.boot_id = None
 
     def lose(self, now: float) -> None:
@@ -395,7 +419,7 @@ class TrackedRequest:
         """The request ended; with the error `code` if it did not succeed."""
         served = succeeded and not self.cancelled
         failed: Outcome = "fault" if code in WORKER_FAULTS else "other"
-        self._end_placement("served" if served else failed, now)
+        self._end_attempt("served" if served else failed, now, code)
         self.state, self.succeeded, self.ended_at = "ended", succeeded, now
 
     def forget_contents(self) -> None:
@@ -405,10 +429,12 @@ class TrackedRequest:
         self.request = self.payload = self.query = self.decision = None
         self.history, self.progress = [], AnswerProgress(self.progress.resumed_tokens)
 
-    def _end_placement(self, outcome: Outcome, now: float) -> None:
+    def _end_attempt(self, outcome: Outcome, now: float, code: str = "") -> None:
         if self.placement is not None:
             self.placement.ended(outcome, now)
             self.placement = None
+        if self.trace is not None:
+            self.trace.attempt_ended(now, code)
 
 
 def _session(client: ClientName, session_id: str | None) -> SessionKey | None:

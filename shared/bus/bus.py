@@ -114,7 +114,14 @@ class Bus:
         """Return once there is a connection; immediately if there is."""
         await self._connected.wait()
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        reply: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Put a message into the connection's buffer.
 
         Raises:
@@ -122,7 +129,9 @@ class Bus:
             BusError: the connection is closed, or down with a full buffer.
         """
         try:
-            await self._client.publish(subject, payload, reply=reply)
+            await self._client.publish(
+                subject, payload, reply=reply, headers=dict(headers) if headers else None
+            )
         except nats.errors.MaxPayloadError:
             raise PayloadTooLarge(
                 f"{len(payload)} bytes for {subject}; the server accepts {self.max_payload}"

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import nats.errors
@@ -20,13 +20,14 @@ class IncomingMessage(NamedTuple):
     is not an inbox.
 
     `no_responders` marks the server's own 503: a message that was published with this inbox as
-    its reply had no subscriber.
+    its reply had no subscriber. `headers` is None if the message has none.
     """
 
     subject: str
     reply: str
     payload: bytes
     no_responders: bool = False
+    headers: Mapping[str, str] | None = None
 
 
 Handler = Callable[[IncomingMessage], Awaitable[None]]
@@ -69,9 +70,10 @@ class Subscription:
         self._inner = await client.subscribe(self._subject, queue=self._queue, cb=self._deliver)
 
     async def _deliver(self, msg: Msg) -> None:
-        headers = msg.headers or {}
+        headers = msg.headers
+        is_missing = headers is not None and headers.get("Status") == "503"
         reply = msg.reply if is_any_inbox(msg.reply) else ""
-        message = IncomingMessage(msg.subject, reply, msg.data, headers.get("Status") == "503")
+        message = IncomingMessage(msg.subject, reply, msg.data, is_missing, headers)
         try:
             await self._handler(message)
         except Exception:

@@ -33,6 +33,7 @@ from shared.ids import ClientName, RequestId, SkillName, WorkerId
 from shared.messages.control import RequestState, ResendState
 from shared.messages.request import Resume
 from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timings, Usage
+from shared.telemetry import current_trace_headers
 
 _POLL_S = 0.05
 
@@ -73,6 +74,7 @@ class Stream:
         self._client = client
         self._skill = skill
         self._payload = payload
+        self._headers = current_trace_headers()
         self._assembler = StreamAssembler(request_id, choices=choices, first_index=first_index)
         self._recovery = StreamRecovery(time.monotonic(), bus.connections, times)
         self._before = before
@@ -307,6 +309,7 @@ class Stream:
     async def _perform(self, step: Step) -> None:
         assert self._stream_subscription is not None
         kind: ReplyKind
+        headers = self._headers if step in ("publish", "resume") else None
         match step:
             case "publish":  # the same id and body: the leader knows the request, or accepts it
                 subject = subjects.infer(self._client, self._skill)
@@ -321,7 +324,8 @@ class Stream:
                 assert self._assembler.worker is not None
                 subject = subjects.resend(self._assembler.worker, self._client)
                 query, kind = self._resend_query(), "resent"
-        await self._bus.publish(subject, query, reply=self._stream_subscription.reply(kind))
+        reply = self._stream_subscription.reply(kind)
+        await self._bus.publish(subject, query, reply=reply, headers=headers)
 
     def _resume_payload(self) -> bytes:
         """Return the request with the received part of its answer. With several choices, return

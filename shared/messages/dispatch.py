@@ -10,6 +10,7 @@ from shared.messages.base import Count
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
 from shared.messages.stream import FinishReason
+from shared.messages.trace import TraceContext
 from shared.version import PROTOCOL
 
 MAX_INBOXES = 8
@@ -70,6 +71,7 @@ class Dispatch(WireMessagePart):
             request.
         fingerprint: of the body as the client sent it, if `request` also has earlier messages of
             the session.
+        trace: if the request is traced.
     """
 
     request_id: RequestId
@@ -87,6 +89,7 @@ class Dispatch(WireMessagePart):
     migrations: Count = 0
     crashes: Count = 0
     fingerprint: str | None = None
+    trace: TraceContext | None = None
 
     @property
     def body_fingerprint(self) -> str:

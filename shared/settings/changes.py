@@ -26,6 +26,7 @@ _LIVE_IN_WORKERS = (
 _USED_BY_WORKERS = (
     "worker",
     "logging",
+    "telemetry",
     "controller.failover.heartbeat_interval_ms",
     "controller.failover.missed_heartbeats",
     "controller.circuit_breaker.recovery_timeout_ms",
@@ -42,7 +43,13 @@ _LIVE_IN_CONTROLLERS = (
     "controller.rollout",
     "worker.kv_cache.prompt_rules",
 )
-_USED_BY_CONTROLLERS = ("skills", "logging", "controller", "worker.kv_cache.prompt_rules")
+_USED_BY_CONTROLLERS = (
+    "skills",
+    "logging",
+    "telemetry",
+    "controller",
+    "worker.kv_cache.prompt_rules",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ MACHINE_SETTINGS: Sequence[tuple[str, ...]] = (
     ("worker", "metrics"),
     ("worker", "kv_cache", "disk_path"),
     ("logging", "file"),
+    ("telemetry", "headers"),
 )
 """Settings of each machine, which a roll-out neither sets nor removes."""
 

@@ -14,6 +14,7 @@ from shared.settings.controller import ControllerSettings
 from shared.settings.gateway import GatewaySettings
 from shared.settings.models import ModelSettings
 from shared.settings.nats import DiscoverySettings, NatsSettings, SecuritySettings
+from shared.settings.telemetry import TelemetrySettings
 from shared.settings.worker import WorkerSettings
 
 
@@ -77,6 +78,7 @@ class ClusterSettings(BaseSettings):
     controller: ControllerSettings = ControllerSettings()
     worker: WorkerSettings = WorkerSettings()
     logging: LoggingSettings = LoggingSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     overrides: Annotated[list[WorkerOverride], Field(max_length=256)] = []
 
     @property

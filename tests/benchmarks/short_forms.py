@@ -167,6 +167,10 @@ SHORT_FORMS = {
         "--clients 2 --requests 1 --max-tokens 8",
         ("sides.*.requests", "sides.*.tokens_per_s", "sides.*.ttft_p50_ms"),
     ),
+    "telemetry": ShortForm(
+        "--requests 200 --repeats 1",
+        ("medians.*.median", "share_of_core", "requests_per_s"),
+    ),
     "throughput": ShortForm(
         "--streams 2 --repeats 1 --max-tokens 4",
         (

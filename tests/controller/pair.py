@@ -7,6 +7,7 @@ from typing import Any
 from shared.bus import Bus
 from shared.ids import ControllerId
 from shared.settings.nats import NatsSettings
+from shared.telemetry import Tracer
 from tests.controller.running import Running, running_controller
 from tests.controller.simulated_worker import SimulatedWorker
 
@@ -31,17 +32,23 @@ class Pair:
 
 @contextlib.asynccontextmanager
 async def running_pair(
-    nats: NatsSettings, bus: Bus, *, first_nats: NatsSettings | None = None, **sections: Any
+    nats: NatsSettings,
+    bus: Bus,
+    *,
+    first_nats: NatsSettings | None = None,
+    tracer: Tracer | None = None,
+    **sections: Any,
 ) -> AsyncIterator[Pair]:
     """
     Args:
         first_nats: where the first one connects, if elsewhere.
+        tracer: of both.
         sections: of the settings of `controller`.
     """
     settings: dict[str, Any] = {"failover": QUICK, **sections}
     async with (
-        running_controller(first_nats or nats, bus, name=FIRST, **settings) as first,
-        running_controller(nats, bus, name=SECOND, **settings) as second,
+        running_controller(first_nats or nats, bus, name=FIRST, tracer=tracer, **settings) as first,
+        running_controller(nats, bus, name=SECOND, tracer=tracer, **settings) as second,
     ):
         await first.until(lambda: first.hears(SECOND))
         yield Pair(first, second)

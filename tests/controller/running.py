@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from controller.lifecycle.machine import RequestStateMachine
@@ -20,6 +20,7 @@ from shared.messages.stream import FailedMessage, StatusMessage, StreamMessage
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.nats import NatsSettings
+from shared.telemetry import Tracer
 from tests.access.roles import connect_as, is_secured
 from tests.controller.inbox import Inbox
 from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
@@ -113,6 +114,14 @@ class Running:
         await self.send(inbox, subject=subject, **body)
         return inbox
 
+    async def ask_with(self, headers: Mapping[str, str], **body: Any) -> Inbox:
+        """Publish a request that has headers."""
+        inbox = await Inbox(self.bus, self.bus.new_inbox()).open()
+        payload = json.dumps({"prompt": "x", **body}).encode()
+        subject = "mlx.infer.local.chat"
+        await self.bus.publish(subject, payload, reply=inbox.subject, headers=headers)
+        return inbox
+
     async def begin(self, **body: Any) -> Inbox:
         """Publish a request, as `ask` does; return once a worker has accepted it."""
         inbox = await self.ask(**body)
@@ -194,6 +203,7 @@ async def running_controller(
     models: Sequence[str] = ("demo",),
     strict: bool | None = None,
     most_per_client: int = 1000,
+    tracer: Tracer | None = None,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Running]:
     """Run a controller on a connection of its own, which leads or knows who does; end it in haste.
@@ -218,7 +228,8 @@ async def running_controller(
         }
     )
     own = await connect_as("controller", name, nats.servers[0])
-    controller = Controller(settings, own, name, BusLogHandler("controller", name))
+    logs = BusLogHandler("controller", name)
+    controller = Controller(settings, own, name, logs, tracer=tracer)
     stop = StopSignal()
     task = asyncio.create_task(controller.run(stop))
     running = Running(bus, controller, task, stop)

@@ -12,6 +12,7 @@ from shared.ids import LOCAL_CLIENT, RequestId
 from shared.messages.dispatch import Dispatch
 from shared.messages.stream import StatusMessage, Usage
 from shared.settings.nats import NatsSettings
+from shared.telemetry import Span, Tracer
 from tests.access.roles import as_client
 from tests.controller.inbox import Inbox
 from tests.controller.pair import SECOND, Pair, running_pair
@@ -111,6 +112,41 @@ async def test_a_stream_that_was_taken_over_goes_on_elsewhere_when_its_worker_le
     assert again.elapsed_ms > dispatch.elapsed_ms
     await other.end(again, spoken(2, 3, finish_reason="stop"), usage=Usage(5, 1, 3))
     await ends_once(inbox, leader)
+
+
+@ENDS
+async def test_a_trace_goes_on_under_the_next_leader(
+    nats_settings: NatsSettings, bus: Bus, how: str
+) -> None:
+    spans: list[Span] = []
+    trace_id, parent = "a" * 32, "c" * 16
+    headers = {"traceparent": f"00-{trace_id}-{parent}-01", "tracestate": "x=1"}
+    tracer = Tracer(spans.append)
+    async with running_pair(nats_settings, bus, tracer=tracer, waiting_room=PATIENT_ROOM) as traced:
+        worker = await traced.worker("w1")
+        other = await traced.worker("w2", active_requests=5)
+        inbox = await traced.first.ask_with(headers, request_id="r")
+        await inbox.accepted()
+        dispatch = await worker.next_dispatch()
+        await worker.emit(dispatch, 0, 1, 2)
+        await traced.first.settle()
+        leader = await adopted(await take_over(traced, worker, other, how=how))
+        await worker.say("left")
+        again = await other.next_dispatch()
+        assert dispatch.trace is not None and again.trace is not None
+        assert again.trace.traceparent == dispatch.trace.traceparent
+        await other.end(again, spoken(2, 3, finish_reason="stop"), usage=Usage(5, 1, 3))
+        await ends_once(inbox, leader)
+    assert {(span.trace_id, span.tracestate) for span in spans} == {(trace_id, "x=1")}
+    (request,) = [span for span in spans if span.name == "request"]
+    first, second = [span for span in spans if span.name == "attempt"]
+    assert (request.parent_id, request.span_id) == (parent, dispatch.trace.span_id)
+    assert {span.parent_id for span in (first, second)} == {request.span_id}
+    assert first.span_id == dispatch.trace.attempt_id(dispatch.attempt)
+    assert second.span_id == again.trace.attempt_id(again.attempt)
+    assert (first.error, second.linked_ids) == ("worker_lost", (first.span_id,))
+    assert request.started_at <= first.started_at <= first.ended_at <= second.started_at
+    assert len({span.span_id for span in spans}) == len(spans)
 
 
 async def test_what_a_worker_gave_back_while_nobody_led_goes_on_elsewhere(pair: Pair) -> None:

@@ -115,10 +115,19 @@ def test_an_import_that_cannot_be_rewritten_is_refused() -> None:
         with_prefix("import shared.bus\n")
 
 
+OF_EXTRAS = {"matplotlib": "plot", "opentelemetry": "telemetry"}
+"""Modules that are imported only where they are needed."""
+
+
 @pytest.mark.parametrize(
     ("packages", "extras"),
-    [(("shared", "controller"), ()), (("worker",), ("worker",))],
-    ids=["clients and controllers", "workers"],
+    [
+        (("shared", "controller"), ()),
+        (("worker",), ("worker",)),
+        (("shared/telemetry",), ("telemetry",)),
+        (("shared/cli",), ("plot",)),
+    ],
+    ids=["clients and controllers", "workers", "traces", "plots"],
 )
 def test_what_is_imported_is_a_dependency(
     packages: tuple[str, ...], extras: tuple[str, ...]
@@ -129,7 +138,8 @@ def test_what_is_imported_is_a_dependency(
     names = {normal(re.split(r"[\[<>=; ]", one)[0]) for one in needed}
     distributions = packages_distributions()
     for package in packages:
-        for module in imported(ROOT / package) - {"matplotlib"}:  # of the extra `plot`
+        others = {module for module, extra in OF_EXTRAS.items() if extra not in extras}
+        for module in imported(ROOT / package) - others:
             brought_by = [WITH[module]] if module in WITH else distributions[module]
             assert names & {normal(one) for one in brought_by}, module
 

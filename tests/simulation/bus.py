@@ -140,7 +140,14 @@ class SimulatedBus(Bus):
     def new_inbox(self) -> str:
         return f"_INBOX.{self.name}.{next(self._inboxes)}"
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        reply: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         if self._up:
             self._network.publish(self.name, subject, payload, reply)
         elif not self._gone:

@@ -22,6 +22,7 @@ from shared.messages.stream import ErrorDetails
 from shared.messages.worker_report import WorkerReport, WorkerState
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
+from shared.telemetry import Tracer
 from shared.version import VERSION
 from worker.agent.announcer import Announcer
 from worker.agent.config_switcher import ConfigSwitcher
@@ -65,8 +66,10 @@ class WorkerAgent:
         worker_id: WorkerId,
         logs: BusLogHandler,
         configuration: RolledOutConfiguration | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
-        """Without `configuration` the settings cannot be changed by a roll-out."""
+        """Without `configuration` the settings cannot be changed by a roll-out; without `tracer`
+        requests are not traced."""
         self.id = worker_id
         self.boot_id: BootId = new_boot_id()
         self._state: WorkerState = "starting"
@@ -84,6 +87,7 @@ class WorkerAgent:
             self._lease,
             check_streams=self._drop_reassigned,
             on_missed=lambda inbox: self._scheduler.on_missed(inbox),
+            tracer=tracer,
         )
         self._engines: list[EngineProcess] = []
         self._sessions = SessionStore(
@@ -100,6 +104,7 @@ class WorkerAgent:
             self._publisher.put,
             self._sessions,
             cached_prefixes,
+            tracer,
         )
         self._announcer = Announcer(
             bus,

@@ -29,11 +29,14 @@ from shared.messages.stream import (
 from shared.output_history import MAX_BYTES, OutputHistory
 from shared.settings.kv_cache import PromptLineRule
 from shared.stream_subscribers import StreamSubscribers
+from shared.telemetry import SpanEvent
+from shared.telemetry.span import Attributes
 from worker.link.facts import SequenceOutput, ToolCallPiece
 from worker.requests.active_choice import ActiveChoice
 from worker.requests.prompt_token_counts import PromptTokenCounts, request_prompts
 from worker.requests.times import RequestTimes
 
+_MAX_TRACE_EVENTS = 128
 RequestKey = tuple[ClientName, RequestId]
 """Clients choose their request ids, so only client and id together are unique."""
 
@@ -51,6 +54,7 @@ class ActiveRequest:
         sends_accepted: this worker, not the leader, sends `accepted` to the client.
         suspect: the request is one of several that may have crashed an engine.
         cached_tokens_reported: the leader knows `cached_tokens`.
+        trace_events: chunks of prefill and preemptions; None if the request is not traced.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class ActiveRequest:
         rules: Sequence[PromptLineRule] = (),
         *,
         sends_accepted: bool = True,
+        traced: bool = False,
     ) -> None:
         """`rules` apply to what the model reads; the request itself stays unchanged."""
         self.dispatch = dispatch
@@ -88,6 +93,7 @@ class ActiveRequest:
         )
         self.last_sent_at = self.times.received_at
         self.cached_tokens_reported = False
+        self.trace_events: list[SpanEvent] | None = [] if traced else None
         self._usage_sent = False
         self.differs = False
         self._warnings: list[str] = []
@@ -218,6 +224,7 @@ class ActiveRequest:
 
     def preempt(self) -> None:
         self.status, self.progress = "preempted", None
+        self._note_event("preempted", {})
 
     def start_choice(self, choice: ActiveChoice, prompt_tokens: int) -> None:
         """Record the length of a prompt; all choices of the prompt share it."""
@@ -233,6 +240,11 @@ class ActiveRequest:
         """Record how much of a prompt is in the KV cache, restored or computed."""
         self.progress = round(done / total, 3)
         self.prompt_of(choice).left_tokens = total - done
+        self._note_event("prefill chunk", {"mlx.prefill.done": done, "mlx.prefill.total": total})
+
+    def _note_event(self, name: str, attributes: Attributes) -> None:
+        if self.trace_events is not None and len(self.trace_events) < _MAX_TRACE_EVENTS:
+            self.trace_events.append(SpanEvent(name, time.monotonic(), attributes))
 
     def advance(self, choice: ActiveChoice, output: SequenceOutput) -> list[StreamMessage]:
         """Add an output; returns a chunk, or the terminal message after the last output of the

@@ -14,6 +14,7 @@ from shared.messages.model_status import ModelStatus
 from shared.messages.stream import ErrorDetails
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from shared.settings.tree import ClusterSettings
+from shared.telemetry import Tracer
 from worker.engine_process.blas_threads import shared_cores
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
@@ -55,6 +56,7 @@ class RequestScheduler:
         engines: all engines of this worker; the list may still grow.
         put: passes messages to the publisher.
         sessions, cached_prefixes: informed of all turns, and of what engines cache of them.
+        tracer: None if requests are not traced.
     """
 
     def __init__(
@@ -65,11 +67,13 @@ class RequestScheduler:
         put: Callable[[OutgoingBatch], None],
         sessions: SessionStore,
         cached_prefixes: LocalPrefixIndex,
+        tracer: Tracer | None = None,
     ) -> None:
         self._worker = worker
         self.sessions = sessions
         self.cached_prefixes = cached_prefixes
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
+        self._tracer = tracer
         self._requests = RequestTable()
         self._numbers = itertools.count(1)
         self._speeds = ModelStatistics(engines)
@@ -101,6 +105,7 @@ class RequestScheduler:
             sessions,
             self.changes,
             put,
+            tracer,
         )
         self.results = StepResultHandler(self._requests, self._speeds, self.termination, put)
 
@@ -186,6 +191,7 @@ class RequestScheduler:
             sequences,
             self._prompt_rules,
             sends_accepted=sends_accepted,
+            traced=self._tracer is not None and dispatch.trace is not None,
         )
         request.suspect = self.models.loader.crash_history.is_suspect(request.model, request.key)
         self._status.accepted(request)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from shared.change_notifier import ChangeNotifier
 from shared.errors import is_caused_by_request
 from shared.messages.stream import DoneMessage, ErrorDetails
+from shared.telemetry import Tracer
 from worker.engine_process.process import EngineProcess
 from worker.link.facts import SequenceRejected
 from worker.link.orders import CancelSequence
 from worker.models.worker_models import WorkerModels
 from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest
+from worker.requests.attempt_spans import attempt_spans
 from worker.requests.leader_events import failed_event, finished_event
 from worker.requests.table import RequestTable
 from worker.scheduling.admission import AdmissionQueue
@@ -28,6 +30,7 @@ class RequestTerminator:
     Args:
         changes: notified of each end.
         put: passes messages to the publisher.
+        tracer: None if requests are not traced.
 
     Attributes:
         completed: requests that ended with an answer.
@@ -44,6 +47,7 @@ class RequestTerminator:
         sessions: SessionStore,
         changes: ChangeNotifier,
         put: Callable[[OutgoingBatch], None],
+        tracer: Tracer | None = None,
     ) -> None:
         self._engines = engines
         self._models = models
@@ -52,6 +56,7 @@ class RequestTerminator:
         self._sessions = sessions
         self._changes = changes
         self._put = put
+        self._tracer = tracer
         self.completed = 0
         self.rejected = 0
         self.failed = 0
@@ -82,7 +87,7 @@ class RequestTerminator:
             self._requests.requeue(request, event, time.monotonic())
         else:
             batch.client_messages.append(OutgoingMessage.to_all(request, request.fail(error)))
-        self.end(request, cancel=True)
+        self.end(request, cancel=True, code=error.code)
         self._put(batch)
         if is_caused_by_request(error.code):
             self.rejected += 1
@@ -93,13 +98,16 @@ class RequestTerminator:
             extra={"request_id": request.dispatch.request_id, "code": error.code},
         )  # fmt: skip
 
-    def end(self, request: ActiveRequest, *, cancel: bool = False) -> None:
+    def end(self, request: ActiveRequest, *, cancel: bool = False, code: str | None = None) -> None:
         """Remove a request and release what it holds; with `cancel` also cancel its sequences in
-        the engine."""
+        the engine. `code`: of the error, if it failed."""
         self._changes.notify()
         if cancel and request.engine is not None:
             self.cancel_sequences(request)
-        if self._requests.end(request) and request.engine is not None:
+        was_here = self._requests.end(request)
+        if was_here and self._tracer is not None and request.dispatch.trace is not None:
+            self._tracer.record(attempt_spans(request, code))
+        if was_here and request.engine is not None:
             self._admission.on_ended(request)
             self._sessions.end(
                 request, answered=isinstance(request.end, DoneMessage) and request.tokens > 0

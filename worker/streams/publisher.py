@@ -27,8 +27,10 @@ from shared.messages.stream import (
     encode_multiplexed,
 )
 from shared.messages.stream import encode as encode_stream
+from shared.telemetry import Tracer
 from worker.link.frames import BACKLOG_LIMIT_BYTES
 from worker.requests.active_request import ActiveRequest
+from worker.requests.attempt_spans import publish_span
 from worker.streams.publish_lease import PublishLease
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class StreamPublisher:
             backlog, except those whose terminal message was published before; drops the requests
             that this worker no longer owns.
         on_missed: called with an inbox that has no subscriber.
+        tracer: None if requests are not traced.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class StreamPublisher:
         *,
         check_streams: Callable[[Iterable[ActiveRequest]], Awaitable[None]],
         on_missed: Callable[[str], None],
+        tracer: Tracer | None = None,
     ) -> None:
         self._bus = bus
         self._worker = worker
@@ -91,6 +95,7 @@ class StreamPublisher:
         self._lease = lease
         self._check_streams = check_streams
         self._on_missed = on_missed
+        self._tracer = tracer
         self._probes = bus.new_inbox()
         self._ignore_missed_until = 0.0
         self._backlog: deque[OutgoingBatch] = deque()
@@ -160,12 +165,16 @@ class StreamPublisher:
         for owner, events in by_owner.items():
             body = RequestEvents(worker=self._worker, boot_id=self._boot_id, events=events)
             await self._send(subjects.request_event(owner), encode(body))
+        ended: list[ActiveRequest] = []
         multiplexed: defaultdict[str, list[OutgoingMessage]] = defaultdict(list)
         for client_message in outgoing.client_messages:
             if client_message.request.fenced:
                 continue
             request = client_message.request
-            request.end_published |= client_message.message is request.end
+            if client_message.message is request.end and not request.end_published:
+                request.end_published = True
+                if self._tracer is not None:
+                    ended.append(request)
             for inbox in client_message.inboxes:
                 if request.multiplex:
                     multiplexed[inbox].append(client_message)
@@ -173,6 +182,9 @@ class StreamPublisher:
                     await self._send_client_messages(inbox, [client_message])
         for inbox, client_messages in multiplexed.items():
             await self._send_client_messages(inbox, client_messages)
+        if self._tracer is not None:
+            for request in ended:
+                self._tracer.record(publish_span(request))
 
     async def _send_client_messages(
         self, inbox: str, client_messages: list[OutgoingMessage]

@@ -27,6 +27,7 @@ from controller.requests.instructions import (
 )
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import TrackedRequest
+from controller.requests.request_trace import RequestTrace
 from shared.bus import Bus
 from shared.ids import ControllerId, RequestId, WorkerId
 from shared.messages.control import ClaimedRequest, ClaimReport, ControlReply, RequestState
@@ -42,6 +43,7 @@ from shared.messages.request_events import (
 )
 from shared.messages.stream import ErrorDetails, FailedMessage, StreamMessage
 from shared.settings import ClusterSettings
+from shared.telemetry import SpanStart
 from shared.version import PROTOCOL
 from tests.controller.requests.wire import Sent, origin, word
 from tests.controller.values import ADA, request
@@ -202,7 +204,17 @@ class Driven:
 
     def ask(self, request_id: str = "r", *, inbox: str = INBOX, **fields: Any) -> TrackedRequest:
         """A client publishes a request."""
+        return self._publish(request(request_id, now=self.now, **fields), inbox)
+
+    def ask_traced(
+        self, trace: SpanStart, request_id: str = "r", *, inbox: str = INBOX, **fields: Any
+    ) -> TrackedRequest:
+        """The same in a trace."""
         asked = request(request_id, now=self.now, **fields)
+        asked.trace = RequestTrace.begun(trace, self.now)
+        return self._publish(asked, inbox)
+
+    def _publish(self, asked: TrackedRequest, inbox: str) -> TrackedRequest:
         asked.inboxes = [inbox]
         self.on(RequestPublished(asked))
         return asked

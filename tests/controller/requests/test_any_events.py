@@ -18,6 +18,7 @@ from controller.requests.events import (
     SessionHistoryReceived,
 )
 from controller.requests.instructions import (
+    RecordSpans,
     SendControlOrder,
     SendDispatches,
     SendStreamMessage,
@@ -36,6 +37,7 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
+from shared.telemetry import Span, SpanStart
 from tests.controller.requests.claimed import old_dispatch
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.states import HELLO
@@ -103,7 +105,7 @@ class AnyEvents(RuleBasedStateMachine):
     def publish(self, number: int, conflicts: bool, at: str) -> None:
         body = {"prompt": "another"} if conflicts else BODIES[number]
         inbox = self._inbox(request(f"r{number}", **body), at)
-        self.driven.ask(f"r{number}", inbox=inbox, **body)
+        self.driven.ask_traced(self._trace(), f"r{number}", inbox=inbox, **body)
         self._carry()
 
     @rule(number=_NUMBERS)
@@ -250,6 +252,32 @@ class AnyEvents(RuleBasedStateMachine):
             books = view.load, view.unreported, view.choices, view.unreported_choices
             assert (*books, view._offered, view._accepted) == (0, 0, 0, 0, {}, {})
             assert view.breaker is not None and not view.breaker._trials
+
+        self._check_traces()
+
+    def _trace(self) -> SpanStart:
+        """Each in another trace, so that it shows where spans come from."""
+        number = next(self.numbers) + 1
+        return SpanStart(f"{number:032x}", f"{number:016x}", True)
+
+    def _check_traces(self) -> None:
+        """A traced request ends once, and its waits and attempts follow each other."""
+        traces: dict[str, list[Span]] = {}
+        for recorded in self.driven.said_as(RecordSpans):
+            for span in recorded.spans:
+                traces.setdefault(span.trace_id, []).append(span)
+        for spans in traces.values():
+            assert len({span.span_id for span in spans}) == len(spans)
+            phases = [span for span in spans if span.name in ("waiting", "attempt")]
+            for before, after in itertools.pairwise(phases):
+                assert before.ended_at == after.started_at
+            if ends := [span for span in spans if span.name == "request"]:
+                (whole,) = ends
+                assert spans[-1] is whole
+                if phases:
+                    assert phases[0].started_at == whole.started_at
+                if phases and whole.attributes["mlx.outcome"] != "lost":
+                    assert phases[-1].ended_at <= whole.ended_at
 
     def _let_end(self, boot: TruthfulBoot) -> None:
         while boot.sent:

@@ -52,6 +52,8 @@ def test_all_that_differs_is_named_with_both_values() -> None:
         ("controller: {lease: {ttl_s: 5}}", None, "restart"),
         ("controller: {id: x}", None, None),
         ("gateway: {port: 1}", None, None),
+        ("telemetry: {otlp_endpoint: 'http://c:4318'}", "restart", "restart"),
+        ("telemetry: {headers: {a: b}}", None, None),
         ("nats: {servers: ['nats://x:1']}", None, None),
     ],
 )

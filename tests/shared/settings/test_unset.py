@@ -22,6 +22,7 @@ _EXAMPLES: list[Any] = [
     [{"model": "a"}],
     {},
     {"cert_file": "a", "key_file": "a"},
+    "http://collector:4318",
 ]
 """For every optional setting one of these is a valid value."""
 _ENTRY = "coder"
