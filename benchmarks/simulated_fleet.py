@@ -198,8 +198,9 @@ class SimulatedFleetWorker:
 class SimulatedFleet:
     """All of them."""
 
-    def __init__(self, bus: Bus, workers: int) -> None:
+    def __init__(self, bus: Bus, workers: int, answer_s: float) -> None:
         self._bus = bus
+        self._answer_s = answer_s
         self._workers = [SimulatedFleetWorker(number) for number in range(workers)]
         self._by_id = {worker.id: worker for worker in self._workers}
         self._taken: deque[tuple[float, float, SimulatedFleetWorker, ControllerId, Any]] = deque()
@@ -251,7 +252,7 @@ class SimulatedFleet:
 
     async def _answer(self) -> None:
         async for _ in steps(_TICKS_PER_S):
-            due = time.monotonic() - _ANSWER_S
+            due = time.monotonic() - self._answer_s
             while self._taken and self._taken[0][0] <= due:
                 _, arrived_s, worker, owner, dispatch = self._taken.popleft()
                 await self._end(arrived_s, worker, owner, dispatch)
@@ -298,10 +299,10 @@ class SimulatedFleet:
         await self._bus.publish(message.reply, arrived)
 
 
-async def _run(nats: str, workers: int) -> None:
+async def _run(nats: str, workers: int, answer_s: float) -> None:
     bus = await Bus.connect(NatsSettings(servers=[nats]), name="simulated-fleet", wait_s=10)
     try:
-        await SimulatedFleet(bus, workers).run()
+        await SimulatedFleet(bus, workers, answer_s).run()
     finally:
         await bus.close()
 
@@ -310,8 +311,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nats", required=True)
     parser.add_argument("--workers", type=int, default=100)
+    parser.add_argument("--answer-s", type=float, default=_ANSWER_S, help="until a request ends")
     arguments = parser.parse_args()
-    uvloop.run(_run(arguments.nats, arguments.workers))
+    uvloop.run(_run(arguments.nats, arguments.workers, arguments.answer_s))
 
 
 if __name__ == "__main__":

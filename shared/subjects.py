@@ -33,6 +33,8 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("<inbox>", "worker or controller", "client", "StreamMessage", "none"),
     Subject("mlx.request.<client>.cancel", "client", "the leader", "RequestQuery", "RequestState"),
     Subject("mlx.request.<client>.status", "client", "the leader", "RequestQuery", "RequestState"),
+    Subject("mlx.requests.list", "operator, gateway", "the leader",
+            "RequestListQuery", "RequestList"),
     Subject("mlx.route.<client>.<skill>", "client", "the leader",
             "InferenceRequest", "RouteAnswer"),
     Subject("mlx.stream.<worker>.<client>.resend", "client", "worker",
@@ -40,7 +42,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("mlx.controller.<controller>.transfer", "the leader that shuts down", "the next leader",
             "Transfer", "TransferReply"),
     Subject("mlx.worker.<worker>.infer", "the leader", "worker", "DispatchBatch", "DispatchReply"),
-    Subject("mlx.worker.<worker>.control.<verb>", "operator, controller", "worker",
+    Subject("mlx.worker.<worker>.control.<verb>", "operator, controller, gateway", "worker",
             "ControlOrder", "ControlReply"),
     Subject("mlx.worker.<worker>.<boot>.alive", "controller", "worker", "empty", "empty"),
     Subject("mlx.files.find", "worker", "every worker", "FindFiles", "FilesOffer"),
@@ -51,7 +53,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("mlx.event.request.<controller>", "worker", "the leader", "RequestEvents", "none"),
     Subject("$KV.mlx_leader.controller", "controller", "JetStream, all controllers",
             "LeaseRecord", "PubAck"),
-    Subject("mlx.rollout.<verb>", "operator", "every controller; the leader answers",
+    Subject("mlx.rollout.<verb>", "operator, gateway", "every controller; the leader answers",
             "RolloutOrder", "RolloutReply"),
     Subject("$KV.mlx_rollout.state", "the leader", "JetStream, all controllers",
             "RolloutState", "PubAck"),
@@ -74,6 +76,7 @@ PREFIX_EVENT_ALL = "mlx.event.kept.*"
 CONTROLLER_EVENT_ALL = "mlx.event.controller.*"
 HEALTH_CONTROLLERS = "mlx.health.controller"
 HEALTH_CLUSTER = "mlx.health.cluster"
+LIST_REQUESTS = "mlx.requests.list"
 LOG_ALL = "mlx.log.*.*"
 RECENT_LOGS = "mlx.logs.recent"
 FIND_FILES = "mlx.files.find"

@@ -38,6 +38,7 @@ _HUGE = b'"%s"' % (b"x" * 7_900_000)
 _ORDERS = [*CONTROL_ORDERS, "dance"]
 _CONTROL = [f"mlx.worker.worker-1.control.{verb}" for verb in _ORDERS]
 _QUERIES = [f"mlx.request.local.{verb}" for verb in ("cancel", "status")]
+_LIST = "mlx.requests.list"
 _RESEND = "mlx.stream.worker-1.local.resend"
 _HEALTH = [
     "mlx.health.cluster",
@@ -98,7 +99,7 @@ async def _send_all_on(asker: Asker, cluster: ClusterProcess) -> Outcome:
     (expected,) = await asker.answers([_GOOD])
     beside = [await asker.ask(_GOOD) for _ in range(4)]
     answers: dict[tuple[str, str], list[Msg]] = {}
-    for subject in [*_CONTROL, *_QUERIES, _RESEND, *_HEALTH, *_UNANSWERED]:
+    for subject in [*_CONTROL, *_QUERIES, _LIST, _RESEND, *_HEALTH, *_UNANSWERED]:
         for name, payload in _GARBAGE.items():
             answers[subject, name] = await _send(asker, subject, payload)
         answers[subject, "huge"] = await _send(asker, subject, _HUGE)
@@ -156,6 +157,15 @@ def test_bad_queries_are_answered_with_what_is_wrong(subject: str, outcome: Outc
         state = outcome.body(subject, payload)
         assert (state["state"], state["controller"]) == ("unknown", "controller-1"), payload
         assert state["message"], payload
+
+
+def test_bad_queries_for_the_list_of_requests_are_answered_with_what_is_wrong(
+    outcome: Outcome,
+) -> None:
+    for payload in _PAYLOADS:
+        listed = outcome.body(_LIST, payload)
+        assert listed["controller"] == "controller-1" and listed["message"], payload
+        assert listed["requests"] == []
 
 
 def test_bad_questions_for_chunks_are_answered_with_what_is_wrong(outcome: Outcome) -> None:

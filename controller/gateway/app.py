@@ -29,6 +29,7 @@ from controller.gateway.endpoint import (
     request_id_of,
 )
 from controller.gateway.inference_client import CallerRequest, InferenceClient
+from controller.gateway.live.handlers import LiveHandlers
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ListedModel, ModelResolver
 from controller.gateway.openai.chat_answers import ChatCompletionSerializer
@@ -36,6 +37,7 @@ from controller.gateway.openai.embeddings import EmbeddingsRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextCompletionSerializer
 from controller.gateway.openapi import openapi_document
+from controller.gateway.page.assets import INDEX, PageAssets, wants_page
 from controller.gateway.request_body import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.request_body import header_value, parse_body, read_body
 from controller.gateway.responses.answers import ResponseObjectSerializer
@@ -81,8 +83,11 @@ class GatewayApp:
         ring: ApiKeyRing,
         metrics: GatewayMetrics,
         response_store: ResponseStore,
+        live: LiveHandlers,
     ) -> None:
         self._settings = settings
+        self._live = live
+        self._assets = PageAssets()
         self._response_store = response_store
         self._inference = inference
         self._directory = directory
@@ -122,7 +127,11 @@ class GatewayApp:
                 self._route("/v1/messages/count_tokens", self._count_tokens, "POST"),
                 self._route("/metrics", self._metrics_text, "GET"),
                 self._route("/openapi.json", self._openapi, "GET", public=True),
+                self._route("/cluster/events", self._live.events, "GET", public=True),
+                self._route("/cluster/orders", self._live.order, "POST", public=True),
                 self._route("/", self._root, "GET", public=True),
+                self._route("/ui", self._page, "GET", public=True),
+                self._route("/ui/{file:path}", self._page_file, "GET", public=True),
                 self._route("/health", self._health, "GET", public=True),
                 self._route("/ready", self._ready, "GET", public=True),
             ],
@@ -273,9 +282,19 @@ class GatewayApp:
     # About the gateway.
 
     async def _root(self, request: Request) -> ASGIApp:
-        return json_response(
+        if wants_page(request.headers.get("accept", "")):
+            return await self._page(request)
+        response = json_response(
             {"name": "MLX cluster gateway", "version": VERSION, "paths": "/openapi.json"}
         )
+        response.headers["vary"] = "accept"
+        return response
+
+    async def _page(self, request: Request) -> ASGIApp:
+        return self._assets.response(request, INDEX)
+
+    async def _page_file(self, request: Request) -> ASGIApp:
+        return self._assets.response(request, request.path_params["file"])
 
     async def _health(self, request: Request) -> ASGIApp:
         return json_response({"status": "ok"})

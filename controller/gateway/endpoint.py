@@ -74,7 +74,7 @@ class EndpointApp:
         request = Request(scope, receive)
         try:
             if self._ring is not None:
-                request.state.key = self._ring.find(_api_key(request))
+                request.state.key = self._ring.find(api_key(request))
             response = await self._handler(request)
         except ClusterError as error:
             key = getattr(request.state, "key", None)
@@ -170,7 +170,7 @@ async def _discard(receive: Receive) -> None:
         more = message["type"] == "http.request" and message.get("more_body", False)
 
 
-def _api_key(request: Request) -> str | None:
+def api_key(request: Request) -> str | None:
     """Return the key from OpenAI's header, else from Anthropic's."""
     authorization: Any = request.headers.get("authorization", "")
     scheme, _, credentials = authorization.partition(" ")

@@ -42,7 +42,11 @@ def keys() -> None:
 @click.option("--requests-per-minute", type=int)
 @click.option("--tokens-per-minute", type=int, help="Tokens of prompts and answers.")
 @click.option("--max-concurrent", type=int, help="Concurrent requests.")
-@click.option("--admin", is_flag=True, help="May read /metrics.")
+@click.option(
+    "--admin",
+    is_flag=True,
+    help="May read /metrics, see the whole cluster on the page, and give its orders.",
+)
 @json_option
 @click.pass_obj
 @prints_errors

@@ -1,21 +1,16 @@
 """The skills and models of the cluster, as the controllers report them."""
 
-import asyncio
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shared.client import Cluster
+from controller.gateway.health_poller import HealthPoller
 from shared.errors import ClusterError, RequestError, Unavailable
 from shared.ids import ModelId, SkillName
 from shared.messages.health import ClusterHealth
 from shared.messages.model_status import ABILITIES, Batching, ModelStatus
 
-logger = logging.getLogger(__name__)
-
-_REFRESH_S = 2.0
 _STALE_S = 10.0
 _SERVING_STATES = ("starting", "warming", "ready")
 _DEFAULT_SKILL = SkillName("chat")
@@ -48,31 +43,24 @@ class ListedModel:
 
 
 class ModelResolver:
-    """Caches the cluster's health, and resolves names of models with it.
+    """Resolves names of models with the cluster's health.
 
     Args:
         aliases: names that programs send → a model or a skill.
     """
 
-    def __init__(self, cluster: Cluster, aliases: Mapping[ModelId, str]) -> None:
-        self._cluster = cluster
+    def __init__(self, poller: HealthPoller, aliases: Mapping[ModelId, str]) -> None:
+        self._poller = poller
         self._aliases = aliases
-        self._health: ClusterHealth | None = None
-        self._refreshed_at = 0.0
         self._created: dict[str, int] = {}
-
-    async def run(self) -> None:
-        """Refresh the health every 2 s, until cancelled."""
-        while True:
-            await self._refresh()
-            await asyncio.sleep(_REFRESH_S)
 
     @property
     def unavailability(self) -> ClusterError | None:
         """Return why no request can be served now; None if requests can be served."""
-        if self._health is None or time.monotonic() - self._refreshed_at > _STALE_S:
+        health = self._poller.health
+        if health is None or time.monotonic() - self._poller.refreshed_at > _STALE_S:
             return Unavailable("no controller answers", code="no_controller")
-        if not self._served(self._health):
+        if not self._served(health):
             return Unavailable("no worker is ready or starting", code="no_worker")
         return None
 
@@ -85,7 +73,7 @@ class ModelResolver:
         Raises:
             Unavailable: no controller answers.
         """
-        health = await self._current_health()
+        health = await self._poller.current()
         served = self._served(health)
         statuses: defaultdict[ModelId, list[ModelStatus]] = defaultdict(list)
         for status in _statuses(health):
@@ -181,23 +169,7 @@ class ModelResolver:
         return {skill: models for skill, models in served.items() if models}
 
     async def _skills(self) -> Mapping[SkillName, list[ModelId]]:
-        return (await self._current_health()).skills
-
-    async def _current_health(self) -> ClusterHealth:
-        if self._health is None:
-            await self._refresh()
-        if self._health is None:
-            raise Unavailable(
-                "no controller answers; is `controller` running?", code="no_controller"
-            )
-        return self._health
-
-    async def _refresh(self) -> None:
-        try:
-            self._health = await self._cluster.health()
-            self._refreshed_at = time.monotonic()
-        except ClusterError as error:
-            logger.debug("cannot get the health of the cluster: %s", error.message)
+        return (await self._poller.current()).skills
 
 
 def _statuses(health: ClusterHealth) -> Iterable[ModelStatus]:

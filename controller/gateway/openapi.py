@@ -2,14 +2,16 @@
 
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
+from controller.gateway.live.orders import OrderBody
+from controller.gateway.live.rights import VIEWS
 from controller.gateway.openai.embeddings import EmbeddingsRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.scores import RerankRequest, ScoreRequest
-from shared.codec import StrictInput
 from shared.version import VERSION
 
 _ERRORS = {
@@ -26,7 +28,7 @@ _ERRORS = {
     "503": "No worker can serve the request now; `retry-after` says when to retry, if known.",
     "504": "`timeout_ms` passed.",
 }
-_POST_PATHS: dict[str, tuple[type[StrictInput], str]] = {
+_POST_PATHS: dict[str, tuple[type[BaseModel], str]] = {
     "/v1/chat/completions": (ChatRequest, "OpenAI's Chat Completions."),
     "/v1/completions": (CompletionRequest, "OpenAI's Completions."),
     "/v1/embeddings": (EmbeddingsRequest, "OpenAI's Embeddings."),
@@ -36,6 +38,7 @@ _POST_PATHS: dict[str, tuple[type[StrictInput], str]] = {
     "/v1/responses": (ResponsesRequest, "OpenAI's Responses."),
     "/v1/messages": (MessagesRequest, "Anthropic's Messages."),
     "/v1/messages/count_tokens": (CountTokensRequest, "Counts the input tokens of a message."),
+    "/cluster/orders": (OrderBody, "An order: cancel a request, load a model, pause a roll-out."),
 }
 _ERRORS_OF_ALL_PATHS = ("400", "408", "431", "500", "503")
 _GET_PATHS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -46,15 +49,31 @@ _GET_PATHS: dict[str, tuple[str, tuple[str, ...]]] = {
         "All input items of a stored response and of the responses before it, in pages.",
         ("400", "401", "404"),
     ),
-    "/": ("The name and version of the gateway.", ()),
+    "/cluster/events": (
+        "The state of the cluster as server-sent events, at most one a second and view.",
+        ("401", "403"),
+    ),
+    "/": ("The name and version of the gateway; for browsers the page.", ()),
+    "/ui": ("The page.", ()),
+    "/ui/{file}": ("A file of the page.", ("404",)),
     "/health": ("Whether the gateway runs.", ()),
     "/ready": ("Whether the cluster answers and a worker is ready or starting.", ()),
     "/metrics": ("Metrics in Prometheus' text format.", ("401", "403")),
     "/openapi.json": ("This document.", ()),
 }
 """Summary and error statuses of each path, besides the statuses that all paths have."""
+_CONTENT_TYPES = {
+    "/metrics": ["text/plain"],
+    "/cluster/events": ["text/event-stream"],
+    "/": ["application/json", "text/html"],
+    "/ui": ["text/html"],
+    "/ui/{file}": ["text/html", "text/css", "text/javascript", "image/svg+xml"],
+}
+"""Of the answers of GET; JSON, if not here."""
 _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "name": ("path", {"minLength": 1, "examples": ["chat"]}),
+    "file": ("path", {"minLength": 1, "examples": ["style.css"]}),
+    "views": ("query", {"description": f"Of {', '.join(VIEWS)}, with commas; by default all."}),
     "id": ("path", {"minLength": 1, "examples": ["resp_0123456789abcdef01234567"]}),
     "order": ("query", {"enum": ["asc", "desc"], "default": "desc"}),
     "limit": ("query", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
@@ -109,7 +128,7 @@ def _post_operation(path: str) -> dict[str, Any]:
     errors = dict(_ERRORS)
     if request_type in (MessagesRequest, CountTokensRequest):
         errors["529"] = "Overloaded; `retry-after` says when to retry."
-    if request_type is CountTokensRequest:
+    if request_type in (CountTokensRequest, OrderBody):
         events = {}
     return {
         "summary": summary,
@@ -122,16 +141,18 @@ def _post_operation(path: str) -> dict[str, Any]:
 def _query_operation(path: str) -> dict[str, Any]:
     """Return the operation of GET or DELETE."""
     summary, statuses = _GET_PATHS[path]
-    kind = "text/plain" if path == "/metrics" else "application/json"
-    success = {"description": "The answer.", "content": {kind: {}}}
+    kinds = _CONTENT_TYPES.get(path, ["application/json"])
+    success = {"description": "The answer.", "content": {kind: {} for kind in kinds}}
     errors = {
         status: {"description": _ERRORS[status], "content": {"application/json": {}}}
         for status in sorted({*statuses, *_ERRORS_OF_ALL_PATHS})
     }
     operation: dict[str, Any] = {"summary": summary, "responses": {"200": success, **errors}}
-    names = [name for name in ("name", "id") if f"{{{name}}}" in path]
+    names = [name for name in ("name", "id", "file") if f"{{{name}}}" in path]
     if path.endswith("/input_items"):
         names += _PAGE_PARAMETERS
+    if path == "/cluster/events":
+        names.append("views")
     if names:
         operation["parameters"] = [_parameter(name) for name in names]
     return operation

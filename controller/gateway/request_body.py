@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from starlette.requests import Request
 
-from shared.codec import StrictInput, shortened
+from shared.codec import shortened
 from shared.errors import InvalidRequest, RequestError
 from shared.messages.request_parsing import reject_unusual_objects, to_invalid_request
 
@@ -81,7 +81,7 @@ class NoneAlias:
         return None if is_sentinel else value
 
 
-E = TypeVar("E", bound=StrictInput)
+E = TypeVar("E", bound=BaseModel)
 
 _GZIP = 16 + zlib.MAX_WBITS
 

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from controller.gateway.api_keys import ApiKeyRing, default_keys_file
 from controller.gateway.app import GatewayApp
+from controller.gateway.health_poller import HealthPoller
 from controller.gateway.inference_client import InferenceClient
+from controller.gateway.live.feed import LiveFeed
+from controller.gateway.live.handlers import LiveHandlers
+from controller.gateway.live.orders import OrderService
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ModelResolver
 from controller.gateway.rate_limiter import ClientRateLimiter
@@ -75,7 +79,9 @@ class Gateway:
         gateway = settings.gateway
         self._drain_s = gateway.drain_timeout_ms / 1000
         self._ring = ring
-        self._directory = ModelResolver(Cluster(bus, LOCAL_CLIENT), gateway.model_aliases)
+        cluster = Cluster(bus, LOCAL_CLIENT)
+        self._poller = HealthPoller(cluster)
+        self._directory = ModelResolver(self._poller, gateway.model_aliases)
         metrics = GatewayMetrics()
         strict = settings.security.strict_inbox
         inference = InferenceClient(
@@ -86,6 +92,8 @@ class Gateway:
             strict=strict,
             idle_timeout_s=gateway.idle_timeout_ms / 1000,
         )
+        self._feed = LiveFeed(cluster, self._poller)
+        self._live = LiveHandlers(gateway, self._feed, OrderService(bus), ring)
         self._app = GatewayApp(
             gateway,
             inference,
@@ -93,6 +101,7 @@ class Gateway:
             self._ring,
             metrics,
             _response_store(gateway, bus, metrics),
+            self._live,
         )
         self._server = HttpServer(gateway, self._app.build())
 
@@ -100,7 +109,8 @@ class Gateway:
         """Serve until `stop` is set, then wait for open requests to finish."""
         async with asyncio.TaskGroup() as tasks:
             background = [
-                tasks.create_task(self._directory.run()),
+                tasks.create_task(self._poller.run()),
+                tasks.create_task(self._feed.run()),
                 tasks.create_task(self._refresh_keys()),
                 tasks.create_task(self._logs.run(self._bus)),
             ]
@@ -109,7 +119,8 @@ class Gateway:
             logger.info("gateway is ready at %s", self._server.url)
             self._announce(self._server.url)
             await stop.wait()
-            self._app.draining = True
+            self._app.draining = self._live.draining = True
+            self._feed.end()
             self._server.stop(force=stop.immediate)
             await asyncio.wait((serving,), timeout=0 if stop.immediate else self._drain_s)
             # Before the bus closes: cancelled requests publish their cancellation.

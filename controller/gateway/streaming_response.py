@@ -98,7 +98,7 @@ class InferenceResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = ResponseWriter(send, scope["state"]["connection"], self._send_timeout_s)
         answer_task = asyncio.create_task(self._answer(writer))
-        disconnect_task = asyncio.create_task(_wait_for_disconnect(receive))
+        disconnect_task = asyncio.create_task(wait_for_disconnect(receive))
         try:
             await asyncio.wait((answer_task, disconnect_task), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -227,7 +227,8 @@ async def _cancel(*tasks: "asyncio.Task[None]") -> None:
     await asyncio.wait(tasks)
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the caller has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -21,6 +21,7 @@ from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
 from shared.ids import ControllerId, RequestId, is_name
 from shared.messages.control import RequestQuery, RequestState
+from shared.messages.request_list import RequestList, RequestListQuery
 from shared.messages.request_parsing import RequestHeader
 from shared.messages.routes import RouteAnswer
 from shared.messages.stream import encode as encode_stream
@@ -72,6 +73,7 @@ class ClientMessageHandler:
             (subjects.REQUEST_ALL, self._on_query),
             (subjects.ROUTE_ALL, self._on_route),
             (subjects.HEALTH_CLUSTER, self._on_health),
+            (subjects.LIST_REQUESTS, self._on_list),
         )
         for subject, handle in handlers:
             self._subscriptions.append(
@@ -207,6 +209,23 @@ class ClientMessageHandler:
     async def _on_health(self, _: LeaderService, message: IncomingMessage) -> None:
         if message.reply:
             await self._answer(message, self._health())
+
+    async def _on_list(self, leader: LeaderService, message: IncomingMessage) -> None:
+        """Answer which requests there are; with as many as fit into a message."""
+        if not message.reply:
+            return
+        try:
+            query = decode(RequestListQuery, message.payload)
+        except DecodeError as error:
+            await self._answer(
+                message, encode(RequestList(controller=self._id, message=error.message))
+            )
+            return
+        listed = leader.machine.list_requests(query, time.monotonic())
+        while len(payload := encode(listed)) > self._bus.max_payload:
+            fewer = listed.requests[: len(listed.requests) // 2]
+            listed = listed.model_copy(update={"requests": fewer})
+        await self._answer(message, payload)
 
     async def _answer(self, message: IncomingMessage, payload: bytes) -> None:
         try:

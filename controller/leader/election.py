@@ -51,7 +51,8 @@ class LeaderElection:
 
     Attributes:
         leads: check it right before each action that only the leader may take.
-        was_released: the last leader handed its requests over before this term.
+        was_released: the last leader left while this controller stood by, and so handed its
+            requests over.
         term: the own term while it leads, else the last leader's.
         leader_missing: there is no leader, or the leader did not answer the last probe.
         problem: why no controller leads, or none could take over; None if all is well.
@@ -87,6 +88,9 @@ class LeaderElection:
         self._probe_interval_s = probe_interval_s
         self._takes_over = takes_over
         self._sequence = 0
+        self._stood_by_term = 0  # of a leader while this controller stood by
+        self._other_boots: dict[ControllerId, BootId] = {}
+        self._renewed_stalls = -1  # stalls of the link until the last renewal
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._withdrawn = False
@@ -126,17 +130,19 @@ class LeaderElection:
             return self.leads
 
     async def others_stand_by(self) -> bool:
-        """Whether every other known controller reports that it does not lead. For use while
-        JetStream does not answer. A controller that takes over after its report is recognised by
-        the higher term of its orders.
+        """Whether every other controller reports that it does not lead. For use while JetStream
+        does not answer. A controller that takes over after its report is recognised by the higher
+        term of its orders. A controller that is gone or was started since this one certainly led
+        may have led meanwhile: then this is false.
 
         Raises:
             BusError: the controllers cannot be asked.
         """
         reports = {report.id: report for report in await self._peers.query_all()}
-        others = {report.id for report in self._registry.controllers} | reports.keys()
-        others.discard(self._controller)
-        return self.leads and all(id in reports and not reports[id].leader for id in others)
+        reports.pop(self._controller, None)
+        boots = {id: report.boot_id for id, report in reports.items()}
+        none_leads = not any(report.leader for report in reports.values())
+        return self.leads and none_leads and boots == self._other_boots
 
     def on_term(self, term: int) -> None:
         """Handle a term that a worker or controller reported."""
@@ -147,6 +153,8 @@ class LeaderElection:
         """Handle a controller's report: while one of a release without leaders runs, none leads."""
         if self.leads and self._registry.old_controllers:
             self._lose(self._old_release)
+        elif self.leads and not self._link.stalled and self._link.stalls == self._renewed_stalls:
+            self._note_others()
 
     @property
     def _old_release(self) -> str:
@@ -217,6 +225,16 @@ class LeaderElection:
         self._sequence = await self._store.write(
             encode(record), after=after, ttl_s=self._ttl_s, timeout_s=self._renew_s
         )
+        self._renewed_stalls = self._link.stalls
+        self._note_others()
+
+    def _note_others(self) -> None:
+        """Note which controllers run while this one certainly leads."""
+        self._other_boots = {
+            report.id: report.boot_id
+            for report in self._registry.controllers
+            if report.id != self._controller
+        }
 
     @property
     def _identity(self) -> tuple[ControllerId, BootId]:
@@ -249,6 +267,7 @@ class LeaderElection:
         elif record.released or record.controller == self._controller:
             is_free = True
         else:
+            self._stood_by_term = record.term
             is_free = self._takes_over and await self._is_gone(record)
         if not is_free:
             return self._probe_interval_s
@@ -299,7 +318,8 @@ class LeaderElection:
             self.term -= 1
             logger.debug("controller %s does not lead: %s", self._controller, _describe(error))
             return
-        self.was_released = record is not None and record.released
+        stood_by = record is not None and record.term == self._stood_by_term
+        self.was_released = record is not None and record.released and stood_by
         self._start_leading()
 
     def _lead_alone(self) -> None:

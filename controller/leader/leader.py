@@ -51,8 +51,8 @@ _CONFIRM_S = 0.5
 """After a stall, the leader asks the other controllers if JetStream does not answer within this
 time."""
 _MAX_UNCONFIRMED_S = 5.0
-"""If not all of them answer, the leader continues after this time: a heartbeat of another leader
-would have arrived by then."""
+"""If not all of them answer, the leader continues this long after its link is back: a heartbeat of
+another leader would have arrived by then."""
 
 
 class LeaderService:
@@ -150,9 +150,10 @@ class LeaderService:
 
     async def _confirm_and_resume(self) -> None:
         """Wait for the confirmation; then act on what was deferred or may have been missed."""
-        until = time.monotonic() + _MAX_UNCONFIRMED_S
+        until = math.inf
         while self._leadership.leads:
             is_linked = await self._link.check()
+            until = min(until, time.monotonic() + _MAX_UNCONFIRMED_S) if is_linked else math.inf
             if is_linked and (await self._confirm() or time.monotonic() >= until):
                 self._stalls = self._link.stalls
                 self.handle(LinkRestored())

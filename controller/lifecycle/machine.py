@@ -21,6 +21,7 @@ from controller.lifecycle.client_queries import QueryActions
 from controller.lifecycle.endings import EndingActions
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.request_adoption import RequestAdoption
+from controller.lifecycle.request_list import list_requests
 from controller.lifecycle.timers import RequestTimers
 from controller.requests import events
 from controller.requests.client_messages import failure
@@ -39,6 +40,7 @@ from shared.messages.request_events import (
     RequestEvent,
     TokensEmitted,
 )
+from shared.messages.request_list import RequestList, RequestListQuery
 from shared.messages.stream import ErrorDetails
 from shared.settings import ClusterSettings
 
@@ -165,6 +167,10 @@ class RequestStateMachine:
     def find(self, key: RequestKey) -> TrackedRequest | None:
         """Return a request that is served, or ended recently."""
         return self._store.get(key)
+
+    def list_requests(self, query: RequestListQuery, now: float) -> RequestList:
+        """Return the requests that have not ended, of one client or of all."""
+        return list_requests(self._store, query, self._out.controller, now)
 
     def take_failovers_ms(self) -> dict[WorkerId, float]:
         """Return how long requests waited that had begun to answer on a worker which failed, until

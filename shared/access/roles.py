@@ -64,6 +64,9 @@ def permissions(role: Role, name: str) -> Permissions:
                     "mlx.route.*.*",
                     "mlx.stream.*.*.resend",
                     "mlx.health.>",
+                    subjects.LIST_REQUESTS,
+                    *(f"mlx.worker.*.control.{verb}" for verb in _GATEWAY_ORDERS),
+                    *(subjects.rollout(verb) for verb in _GATEWAY_ROLLOUT_ORDERS),
                     f"mlx.log.gateway.{name}",
                     _inboxes("admin"),
                     subjects.stored_objects(RESPONSES_BUCKET),
@@ -94,6 +97,7 @@ def permissions(role: Role, name: str) -> Permissions:
                     subjects.INFER_ALL,
                     subjects.REQUEST_ALL,
                     subjects.ROUTE_ALL,
+                    subjects.LIST_REQUESTS,
                     subjects.WORKER_EVENT_ALL,
                     subjects.PREFIX_EVENT_ALL,
                     subjects.CONTROLLER_EVENT_ALL,
@@ -145,6 +149,10 @@ def permissions(role: Role, name: str) -> Permissions:
                 subscribe=(own, f"{INBOX_PREFIX}.{name}.>", "mlx.log.*.*", "mlx.event.>"),
             )
 
+
+_GATEWAY_ORDERS = ("load", "unload", "pin_model", "requests", "sessions", "pin", "forget")
+_GATEWAY_ROLLOUT_ORDERS = ("show", "pause", "resume", "rollback")
+"""What the gateway's page orders for keys with `admin`. It drains, claims and configures nobody."""
 
 _LEASE_VERBS = ("INFO", "CREATE", "MSG.GET")
 _ROLLOUT_VERBS = ("INFO", "CREATE", "MSG.GET")

@@ -35,11 +35,13 @@ from shared.cli.views.models import (
 )
 from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster
+from shared.errors import ClusterError
 from shared.ids import ModelId, WorkerId
+from shared.messages.control import PinModel
 from shared.messages.health import ClusterHealth
 from shared.messages.model_status import ModelStatus
 
-_HELP = """List the models of all workers; load and unload them.
+_HELP = """List the models of all workers; load, unload and pin them.
 
 \b
 state     warm: loaded
@@ -157,6 +159,55 @@ def unload_model(
     if not outcomes and not as_json:
         click.echo(f"No worker has {printable(model)} loaded.")
     print_outcomes(outcomes, f"{model} could not be unloaded", model=model, as_json=as_json)
+
+
+def _pin_command(name: str, help: str, done: str, *, pinned: bool) -> None:
+    """Add a subcommand that pins a model, or ends that."""
+
+    @command.command(name, help=help)
+    @_model_and_worker
+    @settings_options
+    @json_option
+    @prints_errors
+    def send(
+        model: str,
+        worker: str | None,
+        config: Path | None,
+        nats: str | None,
+        token: str | None,
+        as_json: bool,
+    ) -> None:
+        async def pin_one(cluster: Cluster, row: ModelTableRow) -> WorkerOrderResult:
+            try:
+                reply = await cluster.control(
+                    row.worker, PinModel(model=row.model.id, pinned=pinned)
+                )
+            except ClusterError as error:
+                return WorkerOrderResult(row.worker, code=error.code, reason=error.message)
+            if not reply.ok:
+                return WorkerOrderResult(row.worker, code=reply.code, reason=reply.message)
+            return WorkerOrderResult(row.worker, done=done)
+
+        async def work(cluster: Cluster) -> list[WorkerOrderResult]:
+            rows = models_on_workers(await cluster.health(), ModelId(model), _worker_id(worker))
+            return await _send_all(rows, lambda row: pin_one(cluster, row))
+
+        outcomes = with_cluster(config, nats, token, work)
+        print_outcomes(outcomes, f"{model} could not be {name}ned", model=model, as_json=as_json)
+
+
+_pin_command(
+    "pin",
+    "Pin MODEL: until a worker restarts it evicts the model for no other one.",
+    "is pinned",
+    pinned=True,
+)
+_pin_command(
+    "unpin",
+    "Unpin MODEL, so that it may be evicted when memory is short.",
+    "is no longer pinned",
+    pinned=False,
+)
 
 
 def _worker_id(name: str | None) -> WorkerId | None:

@@ -38,6 +38,7 @@ from shared.ids import (
 )
 from shared.messages.control import ControlOrder, ControlReply, RequestState
 from shared.messages.health import ClusterHealth, ControllerHealth
+from shared.messages.request_list import RequestList
 from shared.messages.request_parsing import check_request, parse_request
 from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
@@ -355,6 +356,25 @@ class Cluster:
                 raise
             raise Unavailable(await self._why_no_leader(), code=code) from None
         return decode(ClusterHealth, answer.payload)
+
+    async def list_requests(
+        self, client: ClientName | None = None, *, limit: int = 200
+    ) -> RequestList:
+        """Return the requests that have not ended: of one client, or of all. Clients of a NATS
+        server with authentication may not ask this.
+
+        Raises:
+            InvalidRequest: the leader refuses the query; the message says why.
+            Unavailable: no controller leads, or NATS is unreachable.
+        """
+        query = {"client": client, "limit": limit}
+        answer = await self._query(
+            subjects.LIST_REQUESTS, orjson.dumps(query), self._no_controller(), code="no_controller"
+        )
+        listed = decode(RequestList, answer.payload)
+        if listed.message is not None:
+            raise InvalidRequest(listed.message)
+        return listed
 
     async def _why_no_leader(self) -> str:
         answers = await self.bus.request_many(

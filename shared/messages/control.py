@@ -1,6 +1,6 @@
 """Queries and orders about single requests, and orders to a worker."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +21,7 @@ from shared.messages.dispatch import Dispatch
 from shared.messages.events import KeptPrefixes
 from shared.messages.model_status import ModelStatus
 from shared.messages.request_events import AttemptFailed
+from shared.messages.request_list import Limit, RequestActivity
 
 _LONGEST_DRAIN_MS = 86_400_000
 
@@ -118,6 +119,22 @@ class ListModels(WireMessage):
     model: ModelId | None = None
 
 
+class PinModel(WireMessage):
+    """Protects a model from eviction, or ends the protection, until the worker restarts."""
+
+    verb: Literal["pin_model"] = "pin_model"
+    model: ModelId
+    pinned: bool = True
+
+
+class ListRequests(WireMessage):
+    """Lists the requests of the worker, or of a client."""
+
+    verb: Literal["requests"] = "requests"
+    client: ClientName | None = None
+    limit: Limit = 1000
+
+
 class DrainWorker(WireMessage):
     """Accepts no more requests, and exits. Running streams may finish until the deadline (by
     default `worker.drain_timeout_ms`), and then migrate to other workers.
@@ -190,7 +207,7 @@ class ListSessions(WireMessage):
 
     verb: Literal["sessions"] = "sessions"
     client: ClientName | None = None
-    limit: Annotated[int, Field(ge=1, le=1000)] = 1000
+    limit: Limit = 1000
 
 
 class TellKept(WireMessage):
@@ -231,7 +248,9 @@ ControlOrder = (
     | AttachInbox
     | LoadModel
     | UnloadModel
+    | PinModel
     | ListModels
+    | ListRequests
     | DrainWorker
     | ConfigureWorker
     | ClaimWorker
@@ -248,7 +267,9 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "attach": AttachInbox,
     "load": LoadModel,
     "unload": UnloadModel,
+    "pin_model": PinModel,
     "models": ListModels,
+    "requests": ListRequests,
     "drain": DrainWorker,
     "config": ConfigureWorker,
     "claim": ClaimWorker,
@@ -346,6 +367,7 @@ class ControlReply(WireMessage):
         contents: for `TellContents`: each dispatch as it was received, but with the current
             `inboxes`, `elapsed_ms` until now, and the emitted tokens as `resume`.
         models: for orders about models: all, or the one of the order.
+        requests: for `ListRequests`.
         sessions: for orders about sessions.
         said: for `TellSession`: all messages, or None if they are not known.
         kept: for `TellKept`.
@@ -360,6 +382,7 @@ class ControlReply(WireMessage):
     claimed: ClaimReport | None = None
     contents: list[Dispatch] = []
     models: list[ModelStatus] = []
+    requests: list[RequestActivity] = []
     sessions: list[SessionStatus] = []
     said: list[Turn] | None = None
     kept: KeptPrefixes | None = None

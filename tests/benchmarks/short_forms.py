@@ -183,5 +183,8 @@ SHORT_FORMS = {
         "--repeats 1",
         ("warm_s.*", "cold_s.*"),
     ),
+    "viewers": ShortForm(
+        "--workers 20 --requests 40 --viewers 1,2 --seconds 2 --repeats 1",
+        ("runs.*.*.bytes_per_s", "runs.*.*.events_per_s.machines"),
+    ),
 }
-"""By module of benchmarks/."""

@@ -219,8 +219,13 @@ def _chart(panel: Panel) -> dict[str, Any]:
             "overrides": [],
         },
         "options": {
-            "legend": {"displayMode": "list", "placement": "bottom"},
-            "tooltip": {"mode": "multi"},
+            "legend": {
+                "displayMode": "list",
+                "placement": "bottom",
+                "showLegend": True,
+                "calcs": [],
+            },
+            "tooltip": {"mode": "multi", "sort": "none"},
         },
         "targets": [
             {

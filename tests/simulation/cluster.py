@@ -116,6 +116,7 @@ class SimulatedCluster:
         self._leader_of: dict[int, str] = {}
         self._settled_at = 0.0
         self._disturbed = False
+        self._end_sent_at: dict[str, float] = {}  # by request
         self._turns_unheard = False  # one may run, unheard, while the next one does
         self._turns_lost = False  # with their worker; those who ask plainly may swap them then
         self._client()
@@ -171,6 +172,10 @@ class SimulatedCluster:
                 self.workers[step.worker].drain()
             case Leave():
                 self._stops[step.controller].request()
+                # What no worker has when the last one leaves is known to its client only.
+                self._turns_lost |= all(
+                    self._is_gone(name) or self._stops[name].requested for name in self.controllers
+                )
             case Kill():
                 self._kill(step.name)
             case Start():
@@ -292,21 +297,30 @@ class SimulatedCluster:
         return wrong if self._turns_unheard else wrong + self._wrong_turns()
 
     def _wrong_turns(self) -> list[str]:
-        """One turn of a session is served at a time; who comes later may hear it once more."""
+        """One turn of a session is served at a time; who comes later may hear it once more. A turn
+        has ended when its end was sent: its client, who was cut off, may hear it later."""
         heard: dict[str | None, tuple[float, float]] = {}
         for one in self.listeners:
             if self._turns_lost and isinstance(one, PlainListener):
                 continue
             if "session_id" in one.body and one.began_at is not None and one.ended_at is not None:
                 began_at, ended_at = heard.get(one.request_id, (math.inf, math.inf))
-                times = min(began_at, one.began_at), min(ended_at, one.ended_at)
-                heard[one.request_id] = times
+                sent_at = self._end_sent_at.get(one.request_id or "", math.inf)
+                ended_at = min(ended_at, one.ended_at, sent_at)
+                heard[one.request_id] = min(began_at, one.began_at, ended_at), ended_at
         turns = sorted((*times, turn) for turn, times in heard.items())
         return [
             f"turns at once: {one} and {following}"
             for (_, ended_at, one), (began_at, _, following) in itertools.pairwise(turns)
             if began_at < ended_at
         ]
+
+    def _note_end_of_turn(self, subject: str, payload: bytes) -> None:
+        if not subject.startswith("_INBOX.client"):
+            return
+        if b'"done":true' in payload or b'"error":{' in payload:
+            request_id = json.loads(payload).get("request_id", "")
+            self._end_sent_at.setdefault(request_id, time.monotonic())
 
     def _books(self) -> list[str]:
         """What controllers still count after the last end."""
@@ -334,6 +348,7 @@ class SimulatedCluster:
 
     def _watch(self, connection: str, subject: str, payload: bytes) -> None:
         """Whoever may have been replaced says nothing to clients and workers."""
+        self._note_end_of_turn(subject, payload)
         name = connection.partition(".")[0]
         if name not in self.controllers or self.controllers[name]._bus is not self._buses[name]:
             return

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.simulation.script import (
     Ask,
+    CrashEngine,
     Cut,
     Drain,
     Generate,
@@ -11,6 +12,7 @@ from tests.simulation.script import (
     KillServer,
     Leave,
     Pace,
+    Say,
     SlowFrom,
     SlowTo,
     Start,
@@ -21,6 +23,31 @@ from tests.simulation.script import (
 )
 
 KEPT: dict[str, Sequence[Step]] = {
+    "no controller stood by when the last one left, and the next one began a turn before it knew "
+    "of the one before": (
+        Wait(0.3),
+        Drain("w-2"),
+        Ask(3, plainly=True, same_inbox=True),
+        Wait(0.3),
+        CrashEngine("w-1"),
+        Leave("c-1"),
+        Say("short of memory", "w-1"),
+        Leave("c-2"),
+        Wait(2.5),
+        Wait(1.1),
+        Ask(2, plainly=True, same_inbox=True),
+    ),
+    "a leader that was cut off went on when a controller that had led meanwhile, and was started "
+    "again since, reported that it does not lead": (
+        Wait(1.1),
+        Cut("c-1", 4.0),
+        SlowFrom("w-1", 1.2, "c-1"),
+        Wait(2.5),
+        Start("c-2"),
+        KillServer("s-3", 1.0),
+        Kill("w-2"),
+        Wait(2.5),
+    ),
     "a part that another leader's worker had given up counted as a rejection of the whole list, "
     "and none went any more": (
         Pace("idle", "w-1"),

@@ -25,8 +25,10 @@ from shared.messages.control import (
     FencedOrder,
     ForgetSession,
     ListModels,
+    ListRequests,
     ListSessions,
     LoadModel,
+    PinModel,
     PinSession,
     ResendQuery,
     ResendState,
@@ -46,6 +48,7 @@ from shared.messages.dispatch import (
 from shared.messages.worker_report import WorkerState
 from shared.version import VERSION
 from worker.agent.leader_fence import LeaderFence
+from worker.requests.activity import request_activity
 from worker.requests.takeover import claim_requests, request_contents
 from worker.scheduling.scheduler import RequestScheduler
 
@@ -224,6 +227,12 @@ class AgentMessageHandler:
             case UnloadModel():
                 self._scheduler.models.unload(order.model)
                 return self._model_statuses(order.model)
+            case PinModel():
+                self._scheduler.models.pin(order.model, pinned=order.pinned)
+                return self._model_statuses(order.model)
+            case ListRequests():
+                present = request_activity(self._scheduler.requests(), order.client)
+                return ControlReply(worker=self._id, ok=True, requests=present[: order.limit])
             case ListModels():
                 return self._model_statuses(order.model)
             case DrainWorker():

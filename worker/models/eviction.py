@@ -13,7 +13,7 @@ def idle_models(models: Iterable[WorkerModel], in_use: Iterable[str]) -> list[Wo
     idle = [
         model
         for model in models
-        if model.state == "warm" and not model.source.pinned and model.id not in used
+        if model.state == "warm" and not model.pinned and model.id not in used
     ]
     return sorted(idle, key=lambda model: (-_rank(model.source.priority), model.used_at))
 

@@ -125,6 +125,14 @@ class ModelLifecycle:
             self._unload(model)
         return model
 
+    def pin(self, model_id: ModelId, *, pinned: bool) -> None:
+        """Protect a model from eviction by order, or end the protection.
+
+        Raises:
+            RequestError: the model is unknown.
+        """
+        self.check_known(model_id).pinned_by_order = pinned
+
     def evict_one(self) -> bool:
         """Unload the next idle model; returns False if there is none, or eviction is off."""
         idle = self._idle() if self._settings.eviction else []

@@ -70,11 +70,17 @@ class WorkerModel:
     used_at: float = -math.inf
     failed_at: float = -math.inf
     transient: bool = False
+    pinned_by_order: bool | None = None
 
     @property
     def embeds(self) -> bool:
         """Whether it embeds or scores texts, and generates nothing; False before it was loaded."""
         return is_encoder(self.abilities)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is never evicted."""
+        return self.source.pinned if self.pinned_by_order is None else self.pinned_by_order
 
     @property
     def held_bytes(self) -> int:
@@ -105,7 +111,7 @@ class WorkerModel:
             progress=round(self.progress, 3) if self.progress is not None else None,
             error=self.error,
             priority=self.source.priority,
-            pinned=self.source.pinned,
+            pinned=self.pinned,
             size_bytes=self.size_bytes,
             active_requests=active,
             queued_requests=queued,

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from controller.gateway.health_poller import HealthPoller
 from controller.gateway.model_resolver import ModelResolver
 from shared.client import Cluster
 from shared.errors import RequestError, Unavailable
@@ -35,7 +36,7 @@ class Told:
 
 async def directory(*workers: WorkerReport) -> ModelResolver:
     told = ModelResolver(
-        cast(Cluster, Told(*workers)), {ModelId("gpt"): "chat", ModelId("c"): "coder"}
+        HealthPoller(cast(Cluster, Told(*workers))), {ModelId("gpt"): "chat", ModelId("c"): "coder"}
     )
     await told.list_models()
     return told

@@ -43,7 +43,10 @@ _ASKING = [
 ]  # fmt: skip
 _EMBEDDING = ["/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score"]
 """No model of this cluster embeds: tests/test_embeddings.py has those that are served."""
-_SIMPLE = ["/", "/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics"]
+_SIMPLE = ["/", "/ui", "/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics"]
+_CLUSTER = ["/cluster/orders", "/ui/{file}"]
+_ENDLESS = ["/cluster/events"]
+"""Streams that end only when their reader leaves: tests/controller/gateway/live has them."""
 _STORED = ["/v1/responses/{id}", "/v1/responses/{id}/input_items"]
 
 
@@ -74,11 +77,11 @@ def test_the_description_is_valid_openapi(description: OpenApiSchema) -> None:
     for shape in description.raw_schema["components"]["schemas"].values():
         Draft202012Validator.check_schema(shape)
     assert set(description.raw_schema["paths"]) == {
-        *_ASKING, *_EMBEDDING, *_SIMPLE, *_STORED, "/openapi.json"
+        *_ASKING, *_EMBEDDING, *_SIMPLE, *_STORED, *_CLUSTER, *_ENDLESS, "/openapi.json"
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [*_ASKING, *_EMBEDDING, *_SIMPLE, *_STORED])
+@pytest.mark.parametrize("path", [*_ASKING, *_EMBEDDING, *_SIMPLE, *_STORED, *_CLUSTER])
 def test_every_request_is_answered_as_described(
     description: OpenApiSchema, session: requests.Session, path: str
 ) -> None:

@@ -1,6 +1,7 @@
 """A fault of the gateway's own: its caller is told in the shape of the API, its log says more."""
 
 from collections.abc import Collection
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -29,10 +30,11 @@ async def test_a_fault_is_told_in_the_shape_of_an_error_and_says_nothing_of_the_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     inference: Any = None
+    live: Any = SimpleNamespace(events=None, order=None)
     metrics = GatewayMetrics()
     stored = ResponseStore(None, 1, metrics)
     app = GatewayApp(
-        GatewaySettings(), inference, _Broken(), ApiKeyRing(None), metrics, stored
+        GatewaySettings(), inference, _Broken(), ApiKeyRing(None), metrics, stored, live
     ).build()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:

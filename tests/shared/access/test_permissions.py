@@ -10,6 +10,8 @@ from nats.aio.client import Client
 from shared.access.member_credentials import new_seed, public_key
 from shared.access.roles import Role
 from shared.access.server_config import User, server_config
+from shared.messages.control import CONTROL_ORDERS
+from shared.messages.rollout import ROLLOUT_ORDERS
 from shared.subjects import SUBJECTS
 from tests.processes import NatsProcess
 
@@ -24,6 +26,11 @@ NAMES: dict[str, tuple[Role, str]] = {
 }
 EVERYONE = set(NAMES)
 SERVICES = {"gateway", "c-1", "w1"}
+
+ORDERED = {"load", "unload", "pin_model", "requests", "sessions", "pin", "forget"}
+"""The orders to workers that a gateway passes on for people on its page."""
+STEERED = {"show", "pause", "resume", "rollback"}
+"""Those about roll-outs."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,8 @@ ROWS = (
     Row("mlx.request.bob.status", EVERYONE - {"alice", "c-1"}, {"c-1"}),
     Row("mlx.route.alice.chat", {"alice", "gateway", "root"}, {"c-1"}),
     Row("mlx.route.bob.chat", {"gateway", "root"}, {"c-1"}),
+    Row("mlx.requests.list", {"gateway", "root"}, {"c-1"}),
+    Row("mlx.requests.other", {"root"}),
     Row("mlx.stream.w1.alice.resend", {"alice", "gateway", "root"}, {"w1"}),
     Row("mlx.stream.w1.bob.resend", {"gateway", "root"}, {"w1"}),
     Row("mlx.stream.w2.alice.resend", {"alice", "gateway", "root"}),
@@ -64,9 +73,13 @@ ROWS = (
     Row("mlx.controller.c-2.transfer", {"c-1", "root"}),
     Row("mlx.worker.w1.infer", {"c-1", "root"}, {"w1"}),
     Row("mlx.worker.w2.infer", {"c-1", "root"}),
-    Row("mlx.worker.w1.control.unload", {"c-1", "root"}, {"w1"}),
-    Row("mlx.worker.w2.control.unload", {"c-1", "root"}),
-    Row("mlx.worker.w1.control.claim", {"c-1", "root"}, {"w1"}),
+    *(Row(f"mlx.worker.w1.control.{verb}", {"c-1", "gateway", "root"}, {"w1"}) for verb in ORDERED),
+    *(Row(f"mlx.worker.w2.control.{verb}", {"c-1", "gateway", "root"}) for verb in ORDERED),
+    *(
+        Row(f"mlx.worker.w1.control.{verb}", {"c-1", "root"}, {"w1"})
+        for verb in CONTROL_ORDERS.keys() - ORDERED
+    ),
+    Row("mlx.worker.w1.control.dance", {"c-1", "root"}, {"w1"}),
     Row("mlx.worker.w1.b1.alive", {"c-1", "root"}, {"w1"}),
     Row("mlx.worker.w2.b1.alive", {"c-1", "root"}),
     Row("mlx.files.find", {"w1", "root"}, {"w1"}),
@@ -84,15 +97,14 @@ ROWS = (
     Row("$JS.API.STREAM.CREATE.KV_mlx_leader", {"c-1", "root"}),
     Row("$JS.API.STREAM.DELETE.KV_mlx_leader", {"root"}),
     Row("$JS.API.STREAM.CREATE.MINE", {"root"}),
-    Row("mlx.rollout.apply", {"root"}, {"c-1"}),
-    Row("mlx.rollout.show", {"root"}, {"c-1"}),
+    *(Row(f"mlx.rollout.{verb}", {"gateway", "root"}, {"c-1"}) for verb in STEERED),
+    *(Row(f"mlx.rollout.{verb}", {"root"}, {"c-1"}) for verb in ROLLOUT_ORDERS.keys() - STEERED),
     Row("$KV.mlx_rollout.state", {"c-1", "root"}, {"c-1"}),
     Row("$KV.mlx_rollout.version.1", {"c-1", "root"}),
     Row("$JS.API.STREAM.MSG.GET.KV_mlx_rollout", {"c-1", "root"}),
     Row("$JS.API.STREAM.MSG.GET.MINE", {"root"}),
     Row("$JS.API.STREAM.CREATE.KV_mlx_rollout", {"c-1", "root"}),
     Row("$JS.API.STREAM.DELETE.KV_mlx_rollout", {"root"}),
-    Row("mlx.worker.w1.control.config", {"c-1", "root"}, {"w1"}),
     # Questions about how things are.
     Row("mlx.health.controller", {"alice", "gateway", "c-1", "root"}, {"c-1"}),
     Row("mlx.health.controller.c-1", {"alice", "gateway", "c-1", "root"}, {"c-1"}),
@@ -178,6 +190,14 @@ async def test_each_role_may_do_what_its_work_needs_and_nothing_else(
             if await one.may_subscribe(row.subject) != (name in row.subscribe):
                 wrong.append((name, "subscribe", row.subject))
     assert wrong == []
+
+
+def test_what_a_gateway_may_order_exists_and_what_it_may_not_is_the_rest() -> None:
+    assert CONTROL_ORDERS.keys() - ORDERED == {
+        "cancel", "attach", "models", "drain", "config", "claim", "contents", "session", "kept"
+    }  # fmt: skip
+    assert ROLLOUT_ORDERS.keys() - STEERED == {"apply", "plan"}
+    assert CONTROL_ORDERS.keys() >= ORDERED and ROLLOUT_ORDERS.keys() >= STEERED
 
 
 def test_every_subject_of_the_wire_is_among_them() -> None:

@@ -1,0 +1,65 @@
+"""The handlers of `/cluster/events` and `/cluster/orders`."""
+
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from controller.gateway.api_keys import ApiKeyRing
+from controller.gateway.endpoint import ShuttingDown, api_key, json_response
+from controller.gateway.live.event_stream import MAX_VIEWERS, EventStreamResponse, requested_views
+from controller.gateway.live.feed import LiveFeed
+from controller.gateway.live.orders import OrderBody, OrderService
+from controller.gateway.live.rights import Caller, caller_of
+from controller.gateway.request_body import parse_body, read_body
+from shared.errors import Unavailable
+from shared.settings.gateway import GatewaySettings
+
+_MAX_ORDER_BYTES = 16 * 1024
+
+
+class LiveHandlers:
+    """
+    Attributes:
+        draining: no viewer is accepted any more.
+    """
+
+    def __init__(
+        self, settings: GatewaySettings, feed: LiveFeed, orders: OrderService, ring: ApiKeyRing
+    ) -> None:
+        self.draining = False
+        self._settings = settings
+        self._feed = feed
+        self._orders = orders
+        self._ring = ring
+
+    async def events(self, request: Request) -> ASGIApp:
+        caller = self._caller(request)
+        views = requested_views(request.query_params.get("views"), caller)
+        if self.draining:
+            raise ShuttingDown()
+        if self._feed.viewers >= MAX_VIEWERS:
+            raise Unavailable(f"{MAX_VIEWERS} viewers watch the cluster, the maximum")
+        send_timeout_s = self._settings.send_timeout_ms / 1000
+        return EventStreamResponse(self._feed, caller, views, send_timeout_s=send_timeout_s)
+
+    async def order(self, request: Request) -> ASGIApp:
+        caller = self._caller(request)
+        body = await read_body(
+            request,
+            max_bytes=_MAX_ORDER_BYTES,
+            timeout_s=self._settings.body_timeout_ms / 1000,
+        )
+        parsed, _ = parse_body(OrderBody, body, ignore_unknown=False)
+        message = await self._orders.perform(parsed.root, caller)
+        self._feed.poll_soon()
+        return json_response({"ok": True, "message": message})
+
+    def _caller(self, request: Request) -> Caller:
+        """
+        Raises:
+            ClusterError: the caller has no valid key, or may not see the cluster.
+        """
+        requires_key = self._ring.requires_key
+        key = self._ring.find(api_key(request))
+        request.state.key = key
+        peer = request.client.host if request.client is not None else None
+        return caller_of(key, request.headers, peer, requires_key=requires_key)

@@ -1,0 +1,1 @@
+"""The web page of the gateway: static files, which use its HTTP API."""
