@@ -26,7 +26,7 @@ _CHIPS = ("Apple M4 Max", "Apple M2 Ultra", "Apple M3 Pro", "Apple M1")
 
 def session(rights: str = "admin") -> Row:
     tables = ["overview", "machines", "models", "requests", "sessions", "rollout", "log"]
-    views = ["overview", "requests"] if rights == "own" else tables
+    views = ["requests"] if rights == "own" else tables
     return {"rights": rights, "client": "anna", "version": "0.1.0", "views": views}
 
 
@@ -191,7 +191,8 @@ def cached_session(number: int, **others: Any) -> Row:
         "client": "anna",
         "session_id": f"notes-{number}",
         "worker": f"studio-{number % 5}",
-        "messages": 2 + number,
+        "model": _MODELS[number % 4],
+        "turns": 2 + number,
         "cached_tokens": 1800 * number,
         "pinned": number % 3 == 0,
         "idle_s": 31.0 * number,

@@ -159,7 +159,7 @@ def test_a_key_is_asked_for_kept_and_forgotten(
         page.keyboard.press("Escape")
         expect(page.locator("#status")).to_have_text("Without a key nothing is shown")
         assert "sk-" not in str(page.evaluate("JSON.stringify([{...localStorage}])"))
-        page.get_by_role("button", name="Enter a key").click()
+        page.get_by_role("button", name="Try again").click()
         expect(dialog).to_be_visible()
 
 
@@ -169,20 +169,26 @@ def _sign_out(page: Page) -> None:
     expect(page.get_by_label("API key")).to_be_visible()
 
 
-@pytest.mark.parametrize("rights", ["read", "own"])
-def test_without_rights_no_order_is_offered(
-    gateway: ScriptedGateway, open_page: OpenPage, rights: str
-) -> None:
-    gateway.views["session"] = rows.session(rights)
+def test_without_keys_no_order_is_offered(gateway: ScriptedGateway, open_page: OpenPage) -> None:
+    gateway.views["session"] = rows.session("read")
     with open_page(f"{gateway.url}/#requests") as page:
         expect(page.get_by_text("gateway keys add NAME --admin")).to_be_visible()
-        cancel = page.get_by_role("button", name="Cancel").first
-        expect(cancel).to_be_disabled()
-        links = page.get_by_role("navigation").get_by_role("link")
-        expect(links).to_have_count(2 if rights == "own" else len(VIEWS))
-        page.evaluate("location.hash = 'machines'")
-        expect(page.locator("h1")).to_have_text("Chat" if rights == "own" else "Machines")
+        for view, order in (("requests", "Cancel"), ("models", "Unload"), ("sessions", "Forget")):
+            _go(page, view)
+            expect(page.get_by_role("button", name=order).first).to_be_disabled()
     assert gateway.orders == []
+
+
+def test_a_key_without_rights_sees_its_requests_and_the_chat(
+    gateway: ScriptedGateway, open_page: OpenPage
+) -> None:
+    gateway.views["session"] = rows.session("own")
+    with open_page(f"{gateway.url}/#requests") as page:
+        expect(page.get_by_role("button", name="Cancel").first).to_be_enabled()
+        expect(page.get_by_role("navigation").get_by_role("link")).to_have_count(2)
+        page.evaluate("location.hash = 'machines'")
+        expect(page.locator("h1")).to_have_text("Chat")
+    assert ["requests"] in gateway.connections
 
 
 def test_orders_are_given_once_they_are_confirmed(
@@ -325,12 +331,14 @@ def test_everything_is_reached_with_the_keyboard(
         heading = page.get_by_role("columnheader", name="Tokens/s")
         expect(heading).to_have_attribute("aria-sort", "descending")
         expect(page.locator("tbody tr").first).to_contain_text("studio-3")
-        _tab_to(page, page.get_by_role("button", name="Drain studio-3"))
+        _go(page, "rollout")
+        order = page.get_by_role("button", name="Roll back")
+        _tab_to(page, order)
         page.keyboard.press("Enter")
         expect(page.get_by_role("dialog")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_be_hidden()
-        expect(page.get_by_role("button", name="Drain studio-3")).to_be_focused()
+        expect(order).to_be_focused()
     assert gateway.orders == []
 
 

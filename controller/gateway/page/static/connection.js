@@ -100,19 +100,29 @@ export class ClusterConnection {
   async #handled(error) {
     if (!(error instanceof ApiError)) return false;
     if (error.status === 403 && !this.listeners.known() && this.#probe === "overview") {
-      this.#probe = "requests";
+      this.#probe = "requests"; // a key that sees only its own
+      return true;
+    }
+    if (error.status === 403) {
+      this.#refuse(error.message);
+      await this.#pause(2 ** 31 - 1);
+      this.#probe = "overview";
       return true;
     }
     if (error.status !== 401) return false;
-    this.listeners.showStatus({ state: "refused", text: "A key is needed", retryAt: null });
+    this.#refuse("A key is needed");
     if (await askForKey(error.message)) {
       this.#probe = "overview";
       this.listeners.forget();
       return true;
     }
-    this.listeners.showStatus({ state: "refused", text: "Without a key nothing is shown", retryAt: null });
+    this.#refuse("Without a key nothing is shown");
     await this.#pause(2 ** 31 - 1);
     return true;
+  }
+
+  #refuse(text) {
+    this.listeners.showStatus({ state: "refused", text, retryAt: null });
   }
 
   #pause(duration_ms) {

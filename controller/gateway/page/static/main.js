@@ -66,8 +66,8 @@ function showRights() {
   const { session } = store;
   for (const link of links()) setHidden(link.parentElement, !allowed(link.hash.slice(1)));
   setHidden(band.node, !store.maySee("overview") || session.rights === "own");
-  setHidden(byId("rights"), session.rights === "admin" || route === "chat");
-  setText(byId("rights"), WHY_NO_ORDERS[session.rights] ?? "");
+  setHidden(byId("rights"), session.rights !== "read" || !["models", "requests", "sessions", "rollout"].includes(route));
+  setText(byId("rights"), WHY_NO_ORDERS);
   setText(byId("who"), session.rights === "read" ? "no key" : clean(session.client, 30));
   setText(byId("version"), clean(session.version, 30));
   setHidden(byId("sign-out"), storedKey() === null);

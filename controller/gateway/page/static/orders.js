@@ -6,10 +6,8 @@ import { el, setAttribute, setText } from "./dom.js";
 import { clean } from "./format.js";
 import { askForKey } from "./key.js";
 
-export const WHY_NO_ORDERS = { read:
-    "Orders are off, because this gateway requires no keys. To give orders, make a key with " +
-    "“gateway keys add NAME --admin” and start the gateway with keys.",
-  own: "This key has no rights to give orders. “gateway keys add NAME --admin” makes one that has." };
+export const WHY_NO_ORDERS = "Orders are off, because this gateway requires no keys. To give orders, make a key with " +
+  "“gateway keys add NAME --admin” and start the gateway with keys.";
 let timer = 0;
 
 /** Say what happened, where screen readers hear it. */
@@ -34,10 +32,10 @@ export async function give(order) {
 
 /**
  * A button that gives an order about its row. `order` null: there is nothing to order now, and it is hidden.
- * @param {{label: (row) => string, about: (row) => string, order: (row) => object | null, class?: string,
+ * @param {{label: (row) => string, about: (row) => string, order: (row) => object | null, class?: string, isCancel?: boolean,
  *   question?: (row) => {title: string, text: string, action: string}}} options
  */
-export function orderButton(store, { label, about, order, question, class: kind = "" }) {
+export function orderButton(store, { label, about, order, question, isCancel, class: kind = "" }) {
   let current = null;
   const perform = async () => {
     const row = current;
@@ -46,11 +44,11 @@ export function orderButton(store, { label, about, order, question, class: kind 
     if (wanted === null) return;
     node.disabled = true;
     await give(wanted);
-    node.disabled = !store.mayOrder;
+    node.disabled = !store.mayOrder(isCancel);
   };
   const node = el("button", { class: `button small ${kind}`, type: "button", on: { click: perform } });
-  node.disabled = !store.mayOrder;
-  if (!store.mayOrder) node.title = WHY_NO_ORDERS[store.session?.rights] ?? "";
+  node.disabled = !store.mayOrder(isCancel);
+  if (node.disabled) node.title = WHY_NO_ORDERS;
   return { node, update: (row) => {
     current = row;
     setAttribute(node, "hidden", order(row) === null);

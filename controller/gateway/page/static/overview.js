@@ -64,7 +64,7 @@ export function connectionNotice(connection) {
     setHidden(node, !gone);
     status = gone ? next : null;
     setText(text, gone ? `${clean(next.text, 300).replace(/[.;]$/, "")};` : "");
-    setText(button, next.state === "refused" ? "Enter a key" : "Try now");
+    setText(button, next.state === "refused" ? "Try again" : "Try now");
     if (gone) tick();
   };
   return { node, show };

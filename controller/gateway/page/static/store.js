@@ -54,9 +54,9 @@ export class Store {
     this.logKnown = true;
   }
 
-  /** Orders are the administrators'; without keys nobody is one. */
-  get mayOrder() {
-    return this.session?.rights === "admin";
+  /** Orders are the administrators', but whoever has a key may cancel own requests. Without keys nobody gives any. */
+  mayOrder(isCancel = false) {
+    return this.session?.rights === "admin" || (isCancel && this.session?.rights === "own");
   }
   /** @param {string} view */
   maySee(view) {

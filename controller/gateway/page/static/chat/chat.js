@@ -153,7 +153,7 @@ export class Chat {
     if (!this.answers || !answer?.requestId) return;
     const row = [...this.store.tables.requests.rows.values()].find(({ id }) => id === answer.requestId);
     if (!row) return;
-    const from = row.moved_from ?? answer.worker;
+    const from = answer.worker ?? row.moved_from?.split(", ").at(-1);
     if (row.worker && from && from !== row.worker && answer.moves.at(-1)?.to !== row.worker) {
       answer.moves.push({ from, to: row.worker });
       setText(this.live, clean(`The answer moved from ${from} to ${row.worker}.`, 200));

@@ -2,8 +2,7 @@
 
 import { lines, pill, setForeign, stack, textCell } from "../cells.js";
 import { el, keyed, setAttribute, setHidden, setText, spans } from "../dom.js";
-import { clean, count, duration, plural, rate, shortModel } from "../format.js";
-import { orderButton } from "../orders.js";
+import { count, duration, plural, rate, shortModel } from "../format.js";
 import { sparkline } from "../sparkline.js";
 import { DataTable } from "../table.js";
 import { memoryCell } from "./memory.js";
@@ -18,8 +17,7 @@ export function machinesView(store) {
       { id: "load", title: "Queue", value: queueLength, descending: true, cell: loadCell },
       { id: "speed", title: "Tokens/s", value: (row) => row.tokens_per_s, descending: true, cell: speedCell },
       { id: "warm", title: "Models", value: (row) => row.models?.warm, descending: true, cell: warmCell },
-      { id: "engines", title: "Engines", value: restarts, descending: true, cell: enginesCell },
-      { id: "act", title: "Orders", cell: () => drainButton(store) }],
+      { id: "engines", title: "Engines", value: restarts, descending: true, cell: enginesCell }],
     empty: ["No machine has joined yet", "Run this on each Mac that shall serve models:",
       "worker --nats nats://FIRST-MAC:4222 --token TOKEN",
       el("p", { class: "hint" }, "“cluster up --listen 0.0.0.0” on the first Mac prints this line with its address and token.")] });
@@ -99,11 +97,4 @@ function enginesCell() {
     const more = (row.engines?.length ?? 0) - 4;
     setText(note, [more > 0 && `${more} more`, times > 0 && plural(times, "restart")].filter(Boolean).join(" · "));
   } };
-}
-
-function drainButton(store) {
-  return orderButton(store, { label: () => "Drain", about: (row) => row.id,
-    order: (row) => (["draining", "stopped"].includes(row.state) ? null : { order: "drain", worker: row.id }),
-    question: (row) => ({ title: `Drain ${clean(row.id, 40)}?`,
-      text: "It finishes its requests, accepts no new ones, and its process ends.", action: "Drain" }) });
 }

@@ -37,7 +37,7 @@ function nameCell() {
   } };
 }
 
-const sizeCell = stack(textCell((row) => bytes(row.size_bytes), { class: "number" }),
+const sizeCell = stack(textCell((row) => bytes(row.size_bytes || null), { class: "number" }),
   textCell((row) => (row.context_tokens ? `${count(row.context_tokens)} tokens` : ""), { class: "faint number" }));
 const loadCell = stack(textCell((row) => `${count(row.active)} running`, { class: "number" }),
   textCell((row) => `${count(row.queued)} queued`, { class: "faint number" }));

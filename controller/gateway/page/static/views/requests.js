@@ -61,6 +61,6 @@ function workerCell() {
 }
 
 function cancelButton(store) {
-  return orderButton(store, { label: () => "Cancel", about: (row) => row.id,
+  return orderButton(store, { label: () => "Cancel", isCancel: true, about: (row) => row.id,
     order: (row) => ({ order: "cancel", client: row.client, request_id: row.id }) });
 }

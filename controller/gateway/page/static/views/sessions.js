@@ -1,7 +1,7 @@
 /** Sessions: conversations whose turns come back to the machine that has them cached. */
 
 import { countCell, stack, textCell } from "../cells.js";
-import { bytes, clean, duration } from "../format.js";
+import { bytes, clean, duration, shortModel } from "../format.js";
 import { orderButton } from "../orders.js";
 import { DataTable } from "../table.js";
 
@@ -17,7 +17,8 @@ export function sessionsView(store) {
   const table = new DataTable({ noun: "session", filterHint: "id, client or machine", order: (row) => row.idle_s,
     columns: [{ id: "name", title: "Session", value: (row) => row.session_id, cell: nameCell },
       { id: "worker", title: "Machine", value: (row) => row.worker, cell: textCell((row) => row.worker, { limit: 36 }) },
-      { id: "tokens", title: "Messages", value: (row) => row.messages, descending: true, cell: countCell((row) => row.messages) },
+      { id: "model", title: "Model", value: (row) => row.model, cell: textCell((row) => shortModel(row.model), { limit: 60 }) },
+      { id: "tokens", title: "Turns", value: (row) => row.turns, descending: true, cell: countCell((row) => row.turns) },
       { id: "cached", title: "Cached", value: (row) => row.cached_tokens, descending: true, cell: countCell((row) => row.cached_tokens) },
       { id: "size", title: "KV memory", value: (row) => row.bytes, descending: true, cell: textCell((row) => bytes(row.bytes), { class: "number" }) },
       { id: "age", title: "Idle", value: (row) => row.idle_s, cell: textCell((row) => duration(row.idle_s), { class: "number" }) },
