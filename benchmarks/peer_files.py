@@ -34,7 +34,7 @@ from shared.messages.files import FilesOffer
 from tests.worker.peer_files.offering import Offering
 from worker.models.blob_download import BlobDownload
 from worker.models.hub import HubFile, HubListing
-from worker.peer_files.peer import FilePeer
+from worker.peer_files.peer import RemoteFilePeer
 
 _REPO = "owner/model"
 _LIMITED_MB_PER_S = 100
@@ -142,7 +142,7 @@ def _fetch(folder: Path, file: HubFile, offer: FilesOffer) -> None:
     taking = Path(tempfile.mkdtemp(dir=folder))
     listing = HubListing(_REPO, "0" * 40, (file.name,), (file,))
     blob = BlobDownload(file, listing, taking, taking / "lock")
-    blob.use_peers([FilePeer(offer)], print)
+    blob.use_peers([RemoteFilePeer(offer)], print)
     blob.fetch()
     assert blob.bytes_by_source == {offer.worker: file.size_bytes}
     blob.path.unlink()

@@ -17,6 +17,7 @@ from controller.gateway.affinity import as_id, header_affinity
 from controller.gateway.anthropic.answers import MessageSerializer, TokenCountSerializer
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.api_keys import ApiKeyRing
+from controller.gateway.embedding_handlers import DEFAULT_TIMEOUT_MS, EmbeddingHandlers, level_of
 from controller.gateway.endpoint import (
     EndpointApp,
     ErrorResponseApp,
@@ -50,7 +51,6 @@ from controller.gateway.streaming_response import (
     InferenceResponse,
     ResponseSerializer,
 )
-from controller.gateway.text_handlers import DEFAULT_TIMEOUT_MS, TextHandlers, level_of
 from controller.gateway.traced_app import TracedApp, span_of
 from shared.errors import ClusterError, RequestError
 from shared.settings.gateway import GatewaySettings
@@ -113,7 +113,7 @@ class GatewayApp:
                 )
             )
         stored = StoredResponseHandlers(self._response_store)
-        encoders = TextHandlers(self._inference, self._directory, self._parse, self._response)
+        encoders = EmbeddingHandlers(self._inference, self._directory, self._parse, self._response)
         app = Starlette(
             routes=[
                 self._route("/v1/chat/completions", self._chat, "POST"),

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from controller.intake.validation import read_request, rejection
 from controller.leader.leader import LeaderService
 from controller.prompt_lists.list_parts import first_part
-from controller.requests.events import QueryReceived, RequestPublished
+from controller.requests.events import RequestReceived, StatusOrCancelReceived
 from controller.requests.request import TrackedRequest
 from controller.requests.request_trace import RequestTrace
 from shared import subjects
@@ -152,7 +152,7 @@ class ClientMessageHandler:
         try:
             request = self._read(message)
             request.trace = trace
-            leader.handle(RequestPublished(request))
+            leader.handle(RequestReceived(request))
         except RequestError as error:
             await self._reject(leader, message, error)
             self._end_trace(trace, error)
@@ -205,7 +205,9 @@ class ClientMessageHandler:
                 await self._answer(message, encode(state))
             return
         reply = message.reply if may_answer else ""
-        leader.handle(QueryReceived((client, query.request_id), reply, cancel=verb == "cancel"))
+        leader.handle(
+            StatusOrCancelReceived((client, query.request_id), reply, cancel=verb == "cancel")
+        )
 
     async def _on_route(self, leader: LeaderService, message: IncomingMessage) -> None:
         """Answer where a request would be routed now."""

@@ -21,13 +21,13 @@ from controller.requests.events import (
 )
 from controller.requests.instructions import (
     Instruction,
+    PromptListCommand,
     RecordSpans,
     ReplyToEvent,
     SendControlOrder,
     SendDispatches,
     SendRequestState,
     SendStreamMessage,
-    SendToPromptListRunner,
     WriteLog,
 )
 from shared import subjects
@@ -209,7 +209,7 @@ class LeaderService:
             case RecordSpans(spans):
                 if self._tracer is not None:
                     self._tracer.record(spans)
-            case SendToPromptListRunner():
+            case PromptListCommand():
                 if self._list_runner.idle:
                     self._tasks.start(self._run_lists())
                 self._list_runner.handle(instruction)

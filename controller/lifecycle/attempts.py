@@ -11,7 +11,7 @@ from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.request_adoption import RequestAdoption
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.events import SessionHistoryReceived
-from controller.requests.instructions import InstructionBuilder, SendToPromptListRunner
+from controller.requests.instructions import InstructionBuilder, PromptListCommand
 from controller.requests.request import RequestKey, TrackedRequest
 from shared.errors import RequestError
 from shared.ids import BootId, ModelId
@@ -52,7 +52,7 @@ class AttemptActions:
             if request.trace is not None:
                 request.trace.delegated(self._out.now)
             self._timers.drop(request)
-            self._out.add(SendToPromptListRunner("serve", request))
+            self._out.add(PromptListCommand("serve", request))
             return
         session, key = request.session, request.key
         home = router.homes.last_worker(session) if session is not None else None

@@ -8,11 +8,11 @@ from controller.fleet.registry import NodeRegistry
 from controller.lifecycle.claimed_workers import ClaimedWorkers
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.client_messages import state_name
-from controller.requests.events import QueryReceived
+from controller.requests.events import StatusOrCancelReceived
 from controller.requests.instructions import (
     InstructionBuilder,
+    PromptListCommand,
     SendRequestState,
-    SendToPromptListRunner,
 )
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
@@ -48,11 +48,11 @@ class QueryActions:
         self._out = instructions
         self._arrive = arrive
         self._fire = fire
-        self._early_cancels: deque[QueryReceived] = deque(maxlen=_MAX_EARLY_CANCELS)
+        self._early_cancels: deque[StatusOrCancelReceived] = deque(maxlen=_MAX_EARLY_CANCELS)
 
     # Queries.
 
-    def on_queried(self, event: QueryReceived) -> None:
+    def on_queried(self, event: StatusOrCancelReceived) -> None:
         """Answer a query, and cancel the request if the query says so. While workers have not
         answered their claims, one of them may have an unknown request: then a cancel is held and a
         question for the state is not answered."""
@@ -88,7 +88,7 @@ class QueryActions:
         self._out.cancel_attempt(request)
 
     def cancel_list(self, request: TrackedRequest) -> None:
-        self._out.add(SendToPromptListRunner("cancel", request))
+        self._out.add(PromptListCommand("cancel", request))
 
     # Published again.
 
@@ -112,7 +112,7 @@ class QueryActions:
     def attach_to_list(self, request: TrackedRequest, again: TrackedRequest) -> None:
         request.add_inboxes(again.inboxes)
         for inbox in again.inboxes:
-            self._out.add(SendToPromptListRunner("attach", request, inbox))
+            self._out.add(PromptListCommand("attach", request, inbox))
 
     def resend_end(self, request: TrackedRequest, again: TrackedRequest) -> None:
         """Have the sender of the terminal message send it again. If that worker is gone, or does

@@ -6,7 +6,7 @@ from controller.dispatch.dispatcher import Dispatcher
 from controller.lifecycle.leader_term import LeaderTerm
 from controller.lifecycle.timers import RequestTimers
 from controller.requests.client_messages import cancellation, failure
-from controller.requests.instructions import InstructionBuilder, SendToPromptListRunner
+from controller.requests.instructions import InstructionBuilder, PromptListCommand
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import TrackedRequest
 from controller.requests.session_queues import SessionQueues
@@ -85,7 +85,7 @@ class EndingActions:
         self.fail(request, error)
 
     def fail_list(self, request: TrackedRequest, error: ErrorDetails) -> None:
-        self._out.add(SendToPromptListRunner("fail", request, error=error))
+        self._out.add(PromptListCommand("fail", request, error=error))
 
     def _number_end(self, request: TrackedRequest) -> None:
         """Give the leader's terminal message an attempt number of its own, if the last worker may

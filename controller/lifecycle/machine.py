@@ -196,7 +196,7 @@ class RequestStateMachine:
             case events.RequestEventsReceived():
                 for reported in event.events:
                     self._on_reported(event.worker, event.boot_id, reported)
-            case events.RequestPublished():
+            case events.RequestReceived():
                 self._on_published(event.request)
             case events.DispatchReplyReceived():
                 outcomes = self._queue.answered(event.number, event.reply, now)
@@ -209,7 +209,7 @@ class RequestStateMachine:
                 self._timers.capacity_changed()
             case WorkerGone():
                 self._on_worker_gone(event)
-            case events.QueryReceived():
+            case events.StatusOrCancelReceived():
                 self._queries.on_queried(event)
             case events.ClaimAnswered():
                 self._takeover.on_claimed(event)

@@ -19,10 +19,10 @@ from controller.requests.events import (
     EndRequests,
     Event,
     PromptListEnded,
-    QueryReceived,
-    RequestPublished,
+    RequestReceived,
+    StatusOrCancelReceived,
 )
-from controller.requests.instructions import SendToPromptListRunner
+from controller.requests.instructions import PromptListCommand
 from controller.requests.request import RequestKey, TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S
 from controller.routing import TEMPORARY
@@ -106,7 +106,7 @@ class PromptListRunner:
 
     # Instructions of the leader.
 
-    def handle(self, order: SendToPromptListRunner) -> None:
+    def handle(self, order: PromptListCommand) -> None:
         whole = order.request
         match order.verb:
             case "serve":
@@ -147,7 +147,7 @@ class PromptListRunner:
         self._drop_waiting(job, "cancelled")
         for part in job.submitted:
             assert part.request is not None
-            self._submit(QueryReceived(part.request.key, "", cancel=True, of_part=True))
+            self._submit(StatusOrCancelReceived(part.request.key, "", cancel=True, of_part=True))
         self._end_if_answered(job)
         self._publisher.flush()
 
@@ -229,7 +229,7 @@ class PromptListRunner:
         part.assembler = StreamAssembler(request.request_id, choices=part.choices)
         part.recovery = StreamRecovery(now, self._connections())
         self._parts[request.request_id] = job, part
-        self._submit(RequestPublished(request))
+        self._submit(RequestReceived(request))
 
     def _recover(self, job: PromptListJob, part: PromptListPart, now: float) -> None:
         """Request missing messages of the stream of a part."""
@@ -254,7 +254,7 @@ class PromptListRunner:
         if step == "ask_status":
             recovery.on_state(state_name(known), known.worker is not None, now)
         elif step is not None:  # published again, its stream is sent from the start, or it reruns
-            self._submit(RequestPublished(part_request(job.whole, part, self._inbox, now)))
+            self._submit(RequestReceived(part_request(job.whole, part, self._inbox, now)))
 
     def _on_stream(self, job: PromptListJob, part: PromptListPart, message: StreamMessage) -> None:
         assert part.assembler is not None and part.recovery is not None

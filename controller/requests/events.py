@@ -13,7 +13,7 @@ from shared.messages.request_events import RequestEvent
 from shared.messages.stream import DoneMessage, ErrorDetails, FailedMessage
 
 
-class RequestPublished(NamedTuple):
+class RequestReceived(NamedTuple):
     """A client published a request, maybe not for the first time."""
 
     request: TrackedRequest
@@ -25,7 +25,7 @@ class RequestsTransferred(NamedTuple):
     requests: Sequence[TrackedRequest]
 
 
-class QueryReceived(NamedTuple):
+class StatusOrCancelReceived(NamedTuple):
     """A client cancelled a request or asked for its state. The answer is published on `reply`,
     unless that is empty. A client can only cancel a list as a whole: `of_part` says that the list
     runner cancels a part."""
@@ -112,7 +112,7 @@ class TimerFired(NamedTuple):
 
 
 Event = (
-    RequestPublished | RequestsTransferred | QueryReceived | WorkerReported | WorkerGone
+    RequestReceived | RequestsTransferred | StatusOrCancelReceived | WorkerReported | WorkerGone
     | ClaimAnswered | RequestContentsReceived | DispatchReplyReceived | RequestEventsReceived
     | SessionHistoryReceived | PromptListEnded | EndRequests | LinkRestored | ShutdownBegan
     | TimerFired

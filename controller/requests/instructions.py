@@ -61,7 +61,7 @@ class SendRequestState(NamedTuple):
     state: RequestState
 
 
-class SendToPromptListRunner(NamedTuple):
+class PromptListCommand(NamedTuple):
     """Serve a list of prompts (`PromptListEnded` follows), attach one more inbox to it, cancel it
     for its client, or fail it with an error."""
 
@@ -90,7 +90,7 @@ Instruction = (
     | SendDispatches
     | SendControlOrder
     | SendRequestState
-    | SendToPromptListRunner
+    | PromptListCommand
     | WriteLog
     | RecordSpans
 )

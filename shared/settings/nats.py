@@ -14,7 +14,7 @@ from shared.ids import NAME_PATTERN
 from shared.settings.base import Count, SettingsSection
 
 
-class SecuritySettings(SettingsSection):
+class ClientIsolationSettings(SettingsSection):
     """`strict_inbox`: reply subjects must be below `_INBOX.<client>.`, which the server's
     permissions enforce; set it if the server authenticates. A client may then have at most
     `max_requests_per_client` unfinished requests, at each controller. `client`: the client name of

@@ -13,7 +13,7 @@ from shared.settings.base import DEMO_MODEL, Model, SettingsSection
 from shared.settings.controller import ControllerSettings
 from shared.settings.gateway import GatewaySettings
 from shared.settings.models import ModelSettings
-from shared.settings.nats import DiscoverySettings, NatsSettings, SecuritySettings
+from shared.settings.nats import ClientIsolationSettings, DiscoverySettings, NatsSettings
 from shared.settings.telemetry import TelemetrySettings
 from shared.settings.worker import WorkerSettings
 
@@ -66,7 +66,7 @@ class ClusterSettings(BaseSettings):
         nested_model_default_partial_update=True,
     )
 
-    security: SecuritySettings = SecuritySettings()
+    security: ClientIsolationSettings = ClientIsolationSettings()
     nats: NatsSettings = NatsSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     gateway: GatewaySettings = GatewaySettings()

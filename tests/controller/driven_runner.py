@@ -7,10 +7,10 @@ from controller.requests.events import (
     EndRequests,
     Event,
     PromptListEnded,
-    QueryReceived,
-    RequestPublished,
+    RequestReceived,
+    StatusOrCancelReceived,
 )
-from controller.requests.instructions import SendToPromptListRunner
+from controller.requests.instructions import PromptListCommand
 from controller.requests.request import RequestKey, TrackedRequest
 from shared.bus import IncomingMessage
 from shared.ids import WorkerId
@@ -82,15 +82,15 @@ class DrivenRunner:
         texts = [f"prompt {number}" for number in range(prompts)]
         body = {"prompt": texts, **fields}
         whole = request(request_id, now=self.clock.now, **body)
-        self._runner.handle(SendToPromptListRunner("serve", whole))
+        self._runner.handle(PromptListCommand("serve", whole))
         return whole
 
     def order(self, verb: Any, whole: TrackedRequest, **fields: Any) -> None:
-        self._runner.handle(SendToPromptListRunner(verb, whole, **fields))
+        self._runner.handle(PromptListCommand(verb, whole, **fields))
 
     def new_parts(self) -> list[TrackedRequest]:
         """Those that were submitted since the last look, also again."""
-        published = [each.request for each in self.events if isinstance(each, RequestPublished)]
+        published = [each.request for each in self.events if isinstance(each, RequestReceived)]
         new, self._read = published[self._read :], len(published)
         return new
 
@@ -108,7 +108,7 @@ class DrivenRunner:
 
     def cancelled(self) -> list[str]:
         """The parts that the leader is to cancel."""
-        found = [each for each in self.events if isinstance(each, QueryReceived)]
+        found = [each for each in self.events if isinstance(each, StatusOrCancelReceived)]
         assert all(each.cancel and each.of_part and not each.reply for each in found)
         return [each.key[1] for each in found]
 
@@ -119,7 +119,7 @@ class DrivenRunner:
 
     def _submit(self, event: Event) -> None:
         self.events.append(event)
-        if isinstance(event, RequestPublished):
+        if isinstance(event, RequestReceived):
             self.known.setdefault(event.request.key, event.request)
 
     def _move(self, part: TrackedRequest, state: Any, attempt: int) -> None:

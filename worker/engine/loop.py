@@ -21,7 +21,7 @@ from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefixPrefetcher
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.preparation import (
-    PreparationCancelled,
+    CancelledPreparation,
     PreparationThread,
     Prepared,
     PreparedPrefetch,
@@ -217,7 +217,7 @@ class Engine:
                     self._preparation.finish(item.sequence)
                     self._prefetched.forget(item.sequence)
                     self._send(item)
-                case PreparationCancelled():
+                case CancelledPreparation():
                     self._preparation.finish(item.order.sequence)
                     self._prefetched.forget(item.order.sequence)
                     self._send(StepCompleted([_cancelled(item.order)]))

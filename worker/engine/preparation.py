@@ -18,7 +18,7 @@ from worker.link.orders import CancelPrefixPrefetch, PrefetchPrefix, SubmitSeque
 
 
 @dataclass(frozen=True, slots=True)
-class PreparationCancelled:
+class CancelledPreparation:
     """A sequence that was cancelled before its prompt was prepared."""
 
     order: SubmitSequence
@@ -35,7 +35,7 @@ Prepared = (
     PreparedSequence
     | PreparedText
     | SequenceRejected
-    | PreparationCancelled
+    | CancelledPreparation
     | PreparedPrefetch
     | CancelPrefixPrefetch
 )
@@ -98,7 +98,7 @@ class PreparationThread:
             case SubmitSequence():
                 # Reading the set without a lock may miss a cancellation; `finish` reports it then.
                 cancelled = order.sequence in self._cancelled
-                self._put(PreparationCancelled(order) if cancelled else self._prepare(order))
+                self._put(CancelledPreparation(order) if cancelled else self._prepare(order))
             case PrefetchPrefix():
                 prepared = self._prepare(order.order)
                 if isinstance(prepared, PreparedSequence):  # else its submission reports the error

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from shared.ids import ModelId
 from worker.engine.device import on_gpu
 from worker.engine.embedding.model import EmbeddingModel
-from worker.engine.text_pass import TextPasses
+from worker.engine.embedding_pass import EmbeddingPasses
 from worker.engine.text_preparation import PreparedText
 from worker.link.activity import EngineActivity, EngineActivityRecord
 from worker.link.facts import SequenceOutput
@@ -30,7 +30,7 @@ class TextQueue:
     """The texts that wait for one model, and the speed of its passes."""
 
     def __init__(self, model: EmbeddingModel, max_pass_tokens: int) -> None:
-        self.passes = TextPasses(model)
+        self.passes = EmbeddingPasses(model)
         self._max_pass_tokens = max_pass_tokens
         self.waiting: list[PreparedText] = []  # by length
         self._arrivals: dict[int, int] = {}  # sequence: number

@@ -25,7 +25,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 from shared.errors import ModelError
 from worker.models.hub import HubFile, HubListing
 from worker.models.hub_errors import endpoint, is_unreachable
-from worker.peer_files.peer import FilePeer, PeerDownloadFailed
+from worker.peer_files.peer import PeerDownloadFailed, RemoteFilePeer
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -54,7 +54,7 @@ class BlobDownload:
         self._partial = contents / f"{file.content_id}.incomplete"
         self._lock = lock
         self._digest = self._new_digest()
-        self._peers: list[FilePeer] = []
+        self._peers: list[RemoteFilePeer] = []
         self._note: Callable[[str], None] = lambda note: None
         self.bytes_by_source: Counter[str] = Counter()
         self.done_bytes = file.size_bytes if self._is_whole() else 0
@@ -71,7 +71,7 @@ class BlobDownload:
             return 0
         return max(0, self.file.size_bytes - _size_bytes(self._partial))
 
-    def use_peers(self, peers: Sequence[FilePeer], note: Callable[[str], None]) -> None:
+    def use_peers(self, peers: Sequence[RemoteFilePeer], note: Callable[[str], None]) -> None:
         """Fetch from other workers that have this content, and the rest from the hub.
 
         Args:

@@ -41,7 +41,7 @@ from worker.models.blob_download import BlobDownload
 from worker.models.files import check_config, check_has_weights
 from worker.models.hub import HubFile, HubListing, is_commit, needed_names
 from worker.models.hub_errors import describe, is_unreachable
-from worker.peer_files.peer import FilePeer
+from worker.peer_files.peer import RemoteFilePeer
 
 
 def listed_by_peers(
@@ -152,7 +152,7 @@ def _fetch_listed(
     _emit(total_bytes=progress.total_bytes, missing_bytes=progress.missing_bytes)
     hub_cache.check_disk_space(progress.missing_bytes)
     if progress.missing_bytes:
-        progress.use([FilePeer(offer) for offer in parent.offers()])
+        progress.use([RemoteFilePeer(offer) for offer in parent.offers()])
     # The small files first: the model may be rejected because of them.
     progress.fetch(blob for blob in blobs.values() if not blob.file.is_weights)
     if "config.json" in blobs:
@@ -172,7 +172,7 @@ class _Progress:
         self.total_bytes = sum(blob.file.size_bytes for blob in self._blobs)
         self.missing_bytes = sum(blob.missing_bytes for blob in self._blobs)
 
-    def use(self, peers: Sequence[FilePeer]) -> None:
+    def use(self, peers: Sequence[RemoteFilePeer]) -> None:
         """Download contents from these peers if they have them."""
         for blob in self._blobs:
             blob.use_peers(peers, lambda note: _emit(note=note))

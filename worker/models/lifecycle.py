@@ -12,7 +12,7 @@ from worker.memory.guard import MemoryGuard
 from worker.models.eviction import expired, idle_models
 from worker.models.loader import WorkerModelLoader
 from worker.models.memory_capacity import ModelMemoryManager
-from worker.models.worker_models import WorkerModel, WorkerModels
+from worker.models.worker_models import ModelCatalogue, WorkerModel
 
 
 class ModelLifecycle:
@@ -40,7 +40,7 @@ class ModelLifecycle:
     ) -> None:
         self._settings = settings.worker.model_loading
         self._in_use = in_use
-        self.catalogue = WorkerModels(settings)
+        self.catalogue = ModelCatalogue(settings)
         self.on_use: list[Callable[[ModelId], None]] = []
         self._memory = ModelMemoryManager(
             guard,

@@ -23,7 +23,7 @@ from worker.models.files import inspect
 from worker.models.memory_capacity import ModelMemoryManager
 from worker.models.smoke_tests import ModelSmokeTests
 from worker.models.sources import find_files, local_folder, with_base
-from worker.models.worker_models import WorkerModel, WorkerModels
+from worker.models.worker_models import ModelCatalogue, WorkerModel
 
 
 class SuspectModelReloads:
@@ -75,7 +75,7 @@ class WorkerModelLoader:
     def __init__(
         self,
         settings: ModelLoadingSettings,
-        models: WorkerModels,
+        models: ModelCatalogue,
         engines: Sequence[EngineProcess],
         memory: ModelMemoryManager,
         changes: ChangeNotifier,

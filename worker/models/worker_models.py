@@ -142,7 +142,7 @@ class WorkerModel:
         )
 
 
-class WorkerModels:
+class ModelCatalogue:
     """The models of the settings, by id."""
 
     def __init__(self, settings: ClusterSettings) -> None:

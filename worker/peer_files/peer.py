@@ -19,7 +19,7 @@ class PeerDownloadFailed(Exception):
     """A peer did not send what it offered; the message is for logs."""
 
 
-class FilePeer:
+class RemoteFilePeer:
     """Another worker, and its offer.
 
     Attributes:

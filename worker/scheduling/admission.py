@@ -15,7 +15,7 @@ from shared.settings.worker import RequestQueueSettings as RequestQueueSettings
 from shared.settings.worker import WorkerSettings
 from worker.engine_process.blas_threads import BlasThreadAllocator, shared_cores
 from worker.engine_process.process import EngineProcess
-from worker.models.worker_models import WorkerModels
+from worker.models.worker_models import ModelCatalogue
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.drain_rate import DrainRate
 from worker.scheduling.engine_costs import Cost, EngineCostEstimator
@@ -60,7 +60,7 @@ class AdmissionQueue:
     def __init__(
         self,
         settings: WorkerSettings,
-        models: WorkerModels,
+        models: ModelCatalogue,
         engines: Sequence[EngineProcess],
         costs: EngineCostEstimator,
     ) -> None:

@@ -9,7 +9,7 @@ from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.link.activity import EngineActivity
 from worker.models.loader import WorkerModelLoader
-from worker.models.worker_models import WorkerModel, WorkerModels
+from worker.models.worker_models import ModelCatalogue, WorkerModel
 from worker.requests.active_request import ActiveRequest
 from worker.requests.table import RequestTable
 
@@ -33,7 +33,7 @@ class CrashAttribution:
     """Goes by the activity record of the engine: `worker.link.activity`."""
 
     def __init__(
-        self, models: WorkerModels, loader: WorkerModelLoader, requests: RequestTable
+        self, models: ModelCatalogue, loader: WorkerModelLoader, requests: RequestTable
     ) -> None:
         self._models = models
         self._loader = loader

@@ -23,7 +23,7 @@ time."""
 
 
 @dataclass(frozen=True, slots=True)
-class TypicalWorkload:
+class RequestCost:
     """A typical request. Durations are those of one thread.
 
     Attributes:
@@ -40,7 +40,7 @@ class TypicalWorkload:
     @classmethod
     def measured(
         cls, prompt_ms: float, answer_tokens: float, step_ms: float, row_ms: float, threads: float
-    ) -> "TypicalWorkload":
+    ) -> "RequestCost":
         """Convert durations that were measured with `threads` threads."""
         return cls(
             prompt_ms / _share(_SERIAL_PREFILL, threads),
@@ -50,14 +50,14 @@ class TypicalWorkload:
         )
 
 
-def scale_up_cost_ms(work: TypicalWorkload, busy: int, sequences: int, cores: int) -> float:
+def scale_up_cost_ms(work: RequestCost, busy: int, sequences: int, cores: int) -> float:
     """Return the milliseconds that all sequences together lose if one more engine than `busy` has
     work, beyond the required gain; negative if they gain."""
     before = _machine_ms(work, busy, sequences, cores)
     return sequences * (_machine_ms(work, busy + 1, sequences, cores) - _MIN_GAIN * before)
 
 
-def idle_engine_cost_ms(work: TypicalWorkload, busy: int, sequences: int, cores: int) -> float:
+def idle_engine_cost_ms(work: RequestCost, busy: int, sequences: int, cores: int) -> float:
     """Return the milliseconds that all sequences together lose with `busy` engines instead of one
     fewer; 0 if the gain is too small for a change."""
     before = _machine_ms(work, busy, sequences, cores)
@@ -66,7 +66,7 @@ def idle_engine_cost_ms(work: TypicalWorkload, busy: int, sequences: int, cores:
     )
 
 
-def _machine_ms(work: TypicalWorkload, engines: int, sequences: int, cores: int) -> float:
+def _machine_ms(work: RequestCost, engines: int, sequences: int, cores: int) -> float:
     """Return the machine's time that each sequence takes, if they are spread over engines that
     share its cores."""
     threads = max(1.0, cores / engines)
@@ -144,10 +144,8 @@ class EngineCostEstimator:
             share = max(cached.get(engine, 0.0), links[count - 1][1] if count else 0.0)
             return (1 - share) * tokens * token_ms
 
-        def request_cost(engine: int) -> TypicalWorkload:
-            return TypicalWorkload.measured(
-                prompt_ms(engine), answer_tokens, step_ms, row_ms, threads
-            )
+        def request_cost(engine: int) -> RequestCost:
+            return RequestCost.measured(prompt_ms(engine), answer_tokens, step_ms, row_ms, threads)
 
         spread = self._spread(request_cost, len(request.choices))
 
@@ -159,7 +157,7 @@ class EngineCostEstimator:
         return cost
 
     def _spread(
-        self, request_cost: Callable[[int], TypicalWorkload], new_sequences: int
+        self, request_cost: Callable[[int], RequestCost], new_sequences: int
     ) -> dict[int, tuple[int, float]]:
         """Return surcharges for engines that should rather be idle, by engine: extra rows, so that
         the engine looks as busy as the next best one, and the milliseconds that all sequences lose

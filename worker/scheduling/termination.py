@@ -11,7 +11,7 @@ from shared.telemetry import Tracer
 from worker.engine_process.process import EngineProcess
 from worker.link.facts import SequenceRejected
 from worker.link.orders import CancelSequence
-from worker.models.worker_models import WorkerModels
+from worker.models.worker_models import ModelCatalogue
 from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest
 from worker.requests.attempt_spans import attempt_spans
@@ -41,7 +41,7 @@ class RequestTerminator:
     def __init__(
         self,
         engines: Sequence[EngineProcess],
-        models: WorkerModels,
+        models: ModelCatalogue,
         requests: RequestTable,
         admission: AdmissionQueue,
         sessions: SessionStore,

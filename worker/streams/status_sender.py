@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shared.messages.stream import KEEP_ALIVE_S
 from shared.stream_subscribers import PROBE_INTERVAL_S
-from worker.models.worker_models import WorkerModels
+from worker.models.worker_models import ModelCatalogue
 from worker.requests.active_request import ActiveRequest
 from worker.streams.publisher import OutgoingBatch, OutgoingMessage
 
@@ -21,7 +21,7 @@ class StreamStatusSender:
         put: passes messages to the publisher.
     """
 
-    def __init__(self, models: WorkerModels, put: Callable[[OutgoingBatch], None]) -> None:
+    def __init__(self, models: ModelCatalogue, put: Callable[[OutgoingBatch], None]) -> None:
         self._models = models
         self._put = put
 

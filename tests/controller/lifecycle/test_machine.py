@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.requests.events import EndRequests, QueryReceived
+from controller.requests.events import EndRequests, StatusOrCancelReceived
 from controller.requests.request import State
 from shared.ids import RequestId
 from shared.messages.stream import ErrorDetails, FailedMessage
@@ -221,7 +221,7 @@ def test_a_part_of_a_list_is_its_runners_to_cancel() -> None:
     driven.cancel()
     assert driven.orders() == []
     assert driven.state() == "running", "workers may ask for it"
-    driven.on(QueryReceived((ADA, RequestId("r")), "", cancel=True, of_part=True))
+    driven.on(StatusOrCancelReceived((ADA, RequestId("r")), "", cancel=True, of_part=True))
     assert [order.verb for _, order in driven.orders()] == ["cancel"]
     assert driven.machine.active == 0, "the list counts"
     driven.finish(sent)

@@ -10,20 +10,20 @@ from controller.lifecycle.machine import RequestStateMachine
 from controller.requests.events import (
     DispatchReplyReceived,
     Event,
-    QueryReceived,
     RequestEventsReceived,
-    RequestPublished,
+    RequestReceived,
+    StatusOrCancelReceived,
     TimerFired,
     WorkerReported,
 )
 from controller.requests.instructions import (
     Instruction,
     LeaderOrders,
+    PromptListCommand,
     SendControlOrder,
     SendDispatches,
     SendRequestState,
     SendStreamMessage,
-    SendToPromptListRunner,
 )
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import TrackedRequest
@@ -216,15 +216,15 @@ class Driven:
 
     def _publish(self, asked: TrackedRequest, inbox: str) -> TrackedRequest:
         asked.inboxes = [inbox]
-        self.on(RequestPublished(asked))
+        self.on(RequestReceived(asked))
         return asked
 
     def cancel(self, request_id: str = "r") -> None:
-        self.on(QueryReceived((ADA, RequestId(request_id)), "", cancel=True))
+        self.on(StatusOrCancelReceived((ADA, RequestId(request_id)), "", cancel=True))
 
     def query(self, request_id: str = "r", *, cancel: bool = False) -> RequestState | None:
         """What a client is told that asks; None where nothing."""
-        self.on(QueryReceived((ADA, RequestId(request_id)), "_INBOX.query", cancel=cancel))
+        self.on(StatusOrCancelReceived((ADA, RequestId(request_id)), "_INBOX.query", cancel=cancel))
         answers = self.new(SendRequestState)
         return answers[-1].state if answers else None
 
@@ -335,7 +335,7 @@ class Driven:
 
     def list_orders(self) -> list[tuple[str, str]]:
         """To the list runner, since the last look: each with its inbox."""
-        return [(each.verb, each.inbox) for each in self.new(SendToPromptListRunner)]
+        return [(each.verb, each.inbox) for each in self.new(PromptListCommand)]
 
 
 def _settings(controller: dict[str, Any], *, strict: bool, most_per_client: int) -> ClusterSettings:

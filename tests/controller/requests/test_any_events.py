@@ -18,11 +18,11 @@ from controller.requests.events import (
     SessionHistoryReceived,
 )
 from controller.requests.instructions import (
+    PromptListCommand,
     RecordSpans,
     SendControlOrder,
     SendDispatches,
     SendStreamMessage,
-    SendToPromptListRunner,
 )
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S
@@ -310,7 +310,7 @@ class AnyEvents(RuleBasedStateMachine):
                 self.driven.on(DispatchReplyReceived(sent.number, None))
         for order in self.driven.new(SendControlOrder):
             self._take(self.boots[order.worker], order)
-        served = [each for each in self.driven.new(SendToPromptListRunner) if each.verb == "serve"]
+        served = [each for each in self.driven.new(PromptListCommand) if each.verb == "serve"]
         self.lists += [each.request for each in served]
         for told in self.driven.new(SendStreamMessage):
             for inbox in told.inboxes:

@@ -13,7 +13,7 @@ from shared.messages.model_status import LoadPhase, ModelPerformance, ModelState
 from shared.settings import ClusterSettings
 from shared.settings.models import ModelSettings
 from worker.link.orders import LoadModel
-from worker.models.worker_models import WorkerModel, WorkerModels
+from worker.models.worker_models import ModelCatalogue, WorkerModel
 
 _WAY = st.lists(st.floats(0, 1), min_size=1, max_size=10).map(sorted)
 
@@ -122,7 +122,7 @@ def test_engines_are_told_the_folder_and_what_the_settings_say() -> None:
 
 def _catalogue(**settings: Any) -> dict[str, str]:
     """The path of each model, by its id."""
-    catalogue = WorkerModels(ClusterSettings.model_validate(settings))
+    catalogue = ModelCatalogue(ClusterSettings.model_validate(settings))
     assert all(catalogue[model.id] is catalogue.get(model.id) is model for model in catalogue)
     return {model.id: model.source.path for model in catalogue}
 
@@ -153,7 +153,7 @@ def test_what_is_to_be_warmed_is_there_and_comes_first() -> None:
 
 
 def test_a_model_that_nobody_named_is_not_there() -> None:
-    catalogue = WorkerModels(ClusterSettings())
+    catalogue = ModelCatalogue(ClusterSettings())
     assert catalogue.get(ModelId("none")) is None
     with pytest.raises(KeyError):
         catalogue[ModelId("none")]

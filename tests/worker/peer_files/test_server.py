@@ -13,7 +13,7 @@ import pytest
 from shared.errors import SettingsError
 from shared.messages.files import FilesOffer
 from tests.worker.peer_files.offering import Offering
-from worker.peer_files.peer import FilePeer, PeerDownloadFailed
+from worker.peer_files.peer import PeerDownloadFailed, RemoteFilePeer
 from worker.peer_files.server import BandwidthLimit, FileServer
 
 CONTENT = bytes(range(256)) * 5000
@@ -33,7 +33,7 @@ def offering(tmp_path: Path) -> Iterator[Offering]:
 
 
 def read(offer: FilesOffer, begin: int = 0, size: int = len(CONTENT), content: str = ID) -> bytes:
-    return b"".join(FilePeer(offer).read(content, begin, size))
+    return b"".join(RemoteFilePeer(offer).read(content, begin, size))
 
 
 def changed(offer: FilesOffer, **fields: object) -> FilesOffer:
@@ -126,7 +126,7 @@ def test_an_address_that_lets_us_wait_is_tried_once(
         connect(connection)
 
     monkeypatch.setattr(http.client.HTTPConnection, "connect", waits)
-    peer = FilePeer(changed(offer, urls=["https://192.0.2.1:1", *offer.urls]))
+    peer = RemoteFilePeer(changed(offer, urls=["https://192.0.2.1:1", *offer.urls]))
     for _ in range(2):
         assert b"".join(peer.read(ID, 0, len(CONTENT))) == CONTENT
     assert tried == ["192.0.2.1", "127.0.0.1", "127.0.0.1"]

@@ -12,7 +12,7 @@ from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.stores import new_store
 from tests.worker.values import MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
-from worker.models.worker_models import WorkerModels
+from worker.models.worker_models import ModelCatalogue
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.admission import AdmissionQueue
 from worker.scheduling.engine_costs import EngineCostEstimator
@@ -37,7 +37,7 @@ class Admitting:
             }
         )
         self.engines = [RecordingEngine(index) for index in range(engines)]
-        self.catalogue = WorkerModels(settings)
+        self.catalogue = ModelCatalogue(settings)
         for model in self.catalogue:
             model.engines.update(range(engines))
         kept = LocalPrefixIndex(MAC, BootId("b"), new_store())

@@ -3,7 +3,7 @@
 import pytest
 
 from worker.scheduling.engine_costs import (
-    TypicalWorkload,
+    RequestCost,
     idle_engine_cost_ms,
     scale_up_cost_ms,
 )
@@ -11,13 +11,13 @@ from worker.scheduling.engine_costs import (
 PROMPT_MS, ANSWER_TOKENS = 640.0, 48.0
 
 
-def work(prompt_ms: float = PROMPT_MS, answer_tokens: float = ANSWER_TOKENS) -> TypicalWorkload:
+def work(prompt_ms: float = PROMPT_MS, answer_tokens: float = ANSWER_TOKENS) -> RequestCost:
     """As one engine with two threads takes."""
-    return TypicalWorkload.measured(prompt_ms, answer_tokens, 65.0, 4.0, threads=2)
+    return RequestCost.measured(prompt_ms, answer_tokens, 65.0, 4.0, threads=2)
 
 
 def test_threads_that_were_measured_with_do_not_matter() -> None:
-    two, one = work(), TypicalWorkload.measured(853.0, ANSWER_TOKENS, 104.0, 4.0, threads=1)
+    two, one = work(), RequestCost.measured(853.0, ANSWER_TOKENS, 104.0, 4.0, threads=1)
     assert one.prompt_ms == pytest.approx(two.prompt_ms, rel=0.01)
     assert one.step_ms == pytest.approx(two.step_ms, rel=0.01)
 

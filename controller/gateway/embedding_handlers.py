@@ -37,7 +37,7 @@ Respond = Callable[
 ]
 
 
-class TextHandlers:
+class EmbeddingHandlers:
     """
     Args:
         respond: returns the response to a call, whose body the function returns.

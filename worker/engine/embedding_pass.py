@@ -17,7 +17,7 @@ _MAX_QUERIES = 1024
 _LEAST_LENGTH = 1e-12
 
 
-class TextPasses:
+class EmbeddingPasses:
     """The passes of one model. Remembers the embeddings of the latest queries, as the texts for one
     query are spread over passes."""
 
