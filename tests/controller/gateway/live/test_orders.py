@@ -126,10 +126,8 @@ def test_a_model_is_unloaded_loaded_and_pinned_and_viewers_see_it(
         answer = order(keyed, keys[ADMIN], order="pin", pinned=pinned, **_SPARE)
         assert _done(answer) == f"spare is {said} on worker-1"
         admin.until(lambda viewer: _model(viewer)["pinned"] is pinned, said)  # noqa: B023
-    told = [
-        "worker-1 unloaded spare",
-        "spare is warm on worker-1",
-    ]  # that it loads may be too short
+    # That it loads may be too short to be seen.
+    told = ["worker-1 unloaded spare", "spare is warm on worker-1"]
     logged = [record["text"] for record in admin.records]
     assert [text for text in logged[logged.index(told[0]) :] if text in told] == told
 
