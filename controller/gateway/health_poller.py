@@ -66,4 +66,7 @@ class HealthPoller:
             self.problem = error.message
             logger.debug("cannot get the health of the cluster: %s", error.message)
         for callback in self.on_poll:
-            callback()
+            try:
+                callback()
+            except Exception:  # a view fails, not the gateway
+                logger.exception("a view of the cluster's health failed")

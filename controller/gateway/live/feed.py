@@ -46,6 +46,7 @@ _MAX_REQUESTS = 200
 _MAX_SESSIONS = 200
 _MAX_ASKED_WORKERS = 20
 """Workers that are asked in one tick what they do with requests, and which sessions they have."""
+_REPLY_S = 0.5
 _MAX_RECORDS = 200
 _ROLLOUT_FIELDS = {
     "version", "before", "phase", "steps", "step", "paused", "began_at", "since", "by", "note",
@@ -186,6 +187,8 @@ class LiveFeed:
                 await self._tick()
             except ClusterError as error:  # `overview` tells the problem
                 logger.debug("cannot poll the cluster: %s", error.message)
+            except Exception:  # a view fails, not the gateway
+                logger.exception("a view of the cluster failed")
             self.changed.notify()
             await asyncio.sleep(TICK_S)
 
@@ -257,8 +260,9 @@ class LiveFeed:
 
         async def ask(worker: WorkerId) -> tuple[WorkerId, ControlReply | None]:
             try:
-                return worker, await self._cluster.control(worker, order)
-            except ClusterError:  # the worker is gone, or of a release without this order
+                async with asyncio.timeout(_REPLY_S):
+                    return worker, await self._cluster.control(worker, order)
+            except (ClusterError, TimeoutError):  # gone, busy, or of a release without this order
                 return worker, None
 
         replies = await asyncio.gather(*map(ask, workers))

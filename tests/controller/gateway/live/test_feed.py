@@ -209,3 +209,25 @@ async def test_health_is_logged_also_while_nobody_looks_but_views_are_not_made(
     assert only(looking.feed.since("overview", 0, None)[0])["status"] == "degraded"
     assert only(looking.feed.since("machines", 0, None)[0])["rows"] == []
     assert looking.feed.since("models", 0, None) == (b"", 0)
+
+
+async def test_a_view_that_fails_ends_neither_the_feed_nor_the_poller(
+    looking: _Looking, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    looking.leader.requests = [_request("a")]
+    with monkeypatch.context() as failing:
+        failing.setattr(feed_module, "machine_rows", fail)
+        failing.setattr(feed_module, "request_rows", fail)
+        looking.poller.health = health(report("mac"))
+        looking.feed.watch(["requests"], None)
+        await looking.until(lambda: "a view of the cluster failed" in caplog.text)
+        with contextlib.suppress(ZeroDivisionError):  # the viewer that asks gets an error
+            looking.feed.watch(["machines"], None)
+        await looking.poller.refresh()
+        assert "a view of the cluster's health failed" in caplog.text
+    await looking.poller.refresh()
+    await looking.until(lambda: looking.rows("requests"))
+    assert looking.feed.since("machines", 0, None)[0]
