@@ -151,6 +151,7 @@ class ScriptedGateway:
             return problem
         fields = ("id", "skills", "abilities")
         listed = [{name: row[name] for name in fields} for row in self.views["models"]["rows"]]
+        listed.append({"id": "chat", "skills": ["chat"], "abilities": ["tools"]})
         return _json({"object": "list", "data": listed})
 
     async def _chat(self, request: Request) -> Response:

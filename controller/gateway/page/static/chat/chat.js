@@ -141,7 +141,7 @@ export class Chat {
       }
       if (piece.usage) answer.tokens = piece.usage.completion_tokens;
       const elapsed_s = (performance.now() - begun) / 1000;
-      if (begun && elapsed_s > 0.2) answer.speed = answer.tokens / elapsed_s;
+      if (begun && (elapsed_s > 0.2 || (piece.usage && elapsed_s > 0))) answer.speed = answer.tokens / elapsed_s;
       this.conversation.saveSoon();
       this.render();
     }

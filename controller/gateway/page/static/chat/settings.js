@@ -84,7 +84,7 @@ function offer(select, models, settings) {
   const generate = models.filter(({ abilities }) => !abilities?.length || !abilities.every((each) => WITHOUT_TEXT.includes(each)));
   const skills = [...new Set(generate.flatMap(({ skills: named }) => named ?? []))].filter((name) => !WITHOUT_TEXT.includes(name) && name !== "embed").sort();
   const option = (name) => el("option", { value: name }, clean(name, 60));
-  const groups = [["Skills", skills], ["Models", generate.map(({ id }) => id)]];
+  const groups = [["Skills", skills], ["Models", generate.map(({ id }) => id).filter((id) => !skills.includes(id))]];
   select.replaceChildren(...groups.filter(([, names]) => names.length).map(([name, names]) => el("optgroup", { label: name }, ...names.map(option))));
   const names = groups.flatMap(([, each]) => each);
   select.value = names.includes(settings.model) ? settings.model : (names[0] ?? "");
