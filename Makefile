@@ -55,10 +55,11 @@ check: $(STAMP)/python ## ruff, mypy strict, import-linter
 format: $(STAMP)/python ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-docs: setup ## renew the tables and schemas of docs/wire.md, the service files in deploy/, the picture in README.md
+docs: setup ## renew the tables and schemas of docs/wire.md, the files in deploy/, the pictures in README.md
 	@$(BIN)/python -m tests.wire_docs
 	@$(BIN)/python -m tests.deploy.examples
 	@$(BIN)/python -m tests.docs.picture
+	@$(BIN)/python -m tests.docs.page_picture
 
 bench: setup ## tokens/s through the cluster beside plain BatchGenerator
 	@$(BIN)/python -m benchmarks.throughput

@@ -1,7 +1,6 @@
 """A browser for the tests of the page, and where their screenshots go."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -9,34 +8,23 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
+from tests.page.browser import NAMES, browser_arguments, find_browser
 from tests.page.scripted import ScriptedGateway
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_APPS = (
-    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-    "/Applications/Chromium.app/Contents/MacOS/Chromium",
-)
 _LIMIT_MS = 20_000
 OpenPage = Callable[..., AbstractContextManager[Page]]
 
 
-def _executable() -> str | None:
-    named = os.environ.get("CHROMIUM")
-    found = [shutil.which(name) for name in ((named,) if named else _NAMES)]
-    return next(filter(None, found), None) or next(filter(os.path.exists, _APPS), None)
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    executable = _executable()
+    executable = find_browser()
     if executable is None:
-        reason = f"no browser: none of {', '.join(_NAMES)}, and $CHROMIUM names none"
+        reason = f"no browser: none of {', '.join(NAMES)}, and $CHROMIUM names none"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=executable, args=arguments)
+        launched = playwright.chromium.launch(executable_path=executable, args=browser_arguments())
         yield launched
         launched.close()
 
