@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Collection
 
 from controller.fleet.link_monitor import LinkMonitor
-from controller.fleet.liveness_probes import Boot, LivenessProbes
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry, WorkerGone
+from controller.fleet.worker_exit_probes import Boot, WorkerExitProbes
 from controller.intake.request_handler import ClientMessageHandler
 from controller.leader.election import LeaderElection
 from controller.leader.leader import LeaderService
@@ -56,7 +56,7 @@ class MembershipMonitor:
         self._handler = handler
         self._current_leader = leader
         self._silence_limit_s = silence_limit_s
-        self._probes = LivenessProbes(
+        self._probes = WorkerExitProbes(
             bus,
             link,
             known=lambda: [(view.id, view.report.boot_id) for view in registry.workers],

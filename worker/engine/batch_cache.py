@@ -24,10 +24,10 @@ from worker.engine.caches import (
 )
 from worker.engine.opaque_cache import is_opaque
 from worker.engine.row_cache import (
-    GroupedHeadKVCache,
+    GroupedMaskKVCache,
     MultiRowKVCache,
     RowLengths,
-    SingleRowKVCache,
+    UnbatchedKVCache,
 )
 
 
@@ -158,8 +158,8 @@ class BatchCache:
 
 def _row_cache(layout: CacheLayout) -> type[MultiRowKVCache]:
     if not layout.allows_batching:
-        return SingleRowKVCache
-    return GroupedHeadKVCache if layout.groups_heads else MultiRowKVCache
+        return UnbatchedKVCache
+    return GroupedMaskKVCache if layout.groups_heads else MultiRowKVCache
 
 
 def _order_without(count: int, gone: set[int]) -> list[int]:

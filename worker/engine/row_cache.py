@@ -162,7 +162,7 @@ class MultiRowKVCache:
         )
 
 
-class SingleRowKVCache(MultiRowKVCache):
+class UnbatchedKVCache(MultiRowKVCache):
     """A cache of one row, for models that expect `offset` as a number."""
 
     @property
@@ -171,7 +171,7 @@ class SingleRowKVCache(MultiRowKVCache):
         return length
 
 
-class GroupedHeadKVCache(MultiRowKVCache):
+class GroupedMaskKVCache(MultiRowKVCache):
     """For models that mask scores [B, KV heads, heads of a group, 1, width]."""
 
     def make_mask(

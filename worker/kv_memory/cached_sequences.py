@@ -10,7 +10,7 @@ _MAX_TRACKED = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceCacheStatistics:
+class SequenceCacheUsage:
     """How much of a sequence is cached.
 
     Attributes:
@@ -27,7 +27,7 @@ class SequenceCacheStatistics:
     own_bytes: int = 0
 
 
-NOTHING = SequenceCacheStatistics()
+NOTHING = SequenceCacheUsage()
 
 
 class CachedSequences:
@@ -39,7 +39,7 @@ class CachedSequences:
 
     def __init__(self, tree: BlockTree) -> None:
         self._tree = tree
-        self._reported: OrderedDict[BlockKey, SequenceCacheStatistics | None] = OrderedDict()
+        self._reported: OrderedDict[BlockKey, SequenceCacheUsage | None] = OrderedDict()
         self._pinned: dict[BlockKey, list[Block]] = {}
         self._due: list[BlockKey] = []
 
@@ -67,7 +67,7 @@ class CachedSequences:
         """Whether a sequence is pinned."""
         return end in self._pinned
 
-    def changed(self, count: int) -> list[tuple[BlockKey, SequenceCacheStatistics]]:
+    def changed(self, count: int) -> list[tuple[BlockKey, SequenceCacheUsage]]:
         """Check the next `count` sequences, in rotation; returns those whose statistics changed
         since they were last returned."""
         if not self._due:
@@ -108,7 +108,7 @@ def exclusive_blocks(end: Block) -> list[Block]:
     return own
 
 
-def sequence_statistics(end: Block) -> SequenceCacheStatistics:
+def sequence_statistics(end: Block) -> SequenceCacheUsage:
     """Return the statistics of the sequence that ends with a block."""
     path = end.path
     own = len(exclusive_blocks(end))
@@ -120,7 +120,7 @@ def sequence_statistics(end: Block) -> SequenceCacheStatistics:
             disk_bytes += part.file_bytes
             if left <= own:
                 own_bytes += in_memory + part.file_bytes
-    return SequenceCacheStatistics(
+    return SequenceCacheUsage(
         tokens=_usable(path, Block.has),
         memory_tokens=_usable(path, Block.in_memory),
         memory_bytes=memory_bytes,

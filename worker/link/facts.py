@@ -81,7 +81,7 @@ class SequenceCached:
 @dataclass(frozen=True, slots=True)
 class CachedSequenceMeasurements:
     """How much is cached of the sequence that ends with the block `end`; for the other fields see
-    `SequenceCacheStatistics`."""
+    `SequenceCacheUsage`."""
 
     end: str
     tokens: int

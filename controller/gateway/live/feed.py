@@ -26,7 +26,7 @@ from controller.gateway.live.request_rows import (
     request_rows,
     session_rows,
 )
-from controller.gateway.live.table import TableEvents, ViewEvent, event
+from controller.gateway.live.table import TableEvents, VersionedValue, event
 from shared.change_notifier import ChangeNotifier
 from shared.client import Cluster
 from shared.errors import ClusterError
@@ -110,12 +110,12 @@ class LiveFeed:
         self.changed = ChangeNotifier()
         self.ended = False
         self.log = ClusterLog()
-        self.overview = ViewEvent("overview")
+        self.overview = VersionedValue("overview")
         self.machines = TableEvents("machines")
         self.models = TableEvents("models")
         self.sessions = TableEvents("sessions")
-        self.rollout = ViewEvent("rollout")
-        self._views: dict[str, ViewEvent | TableEvents | ClusterLog] = {
+        self.rollout = VersionedValue("rollout")
+        self._views: dict[str, VersionedValue | TableEvents | ClusterLog] = {
             "overview": self.overview, "machines": self.machines, "models": self.models,
             "sessions": self.sessions, "rollout": self.rollout, "log": self.log,
         }  # fmt: skip

@@ -12,7 +12,7 @@ _MAX_REMOVED = 2000
 """Remembered keys of removed rows; a viewer that is further behind gets all rows."""
 
 
-class ViewEvent:
+class VersionedValue:
     """A value that is sent whole whenever it changed."""
 
     def __init__(self, name: str) -> None:

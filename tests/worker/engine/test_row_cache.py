@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker.engine.reference_sampler import Array
-from worker.engine.row_cache import GroupedHeadKVCache, MultiRowKVCache, RowLengths
+from worker.engine.row_cache import GroupedMaskKVCache, MultiRowKVCache, RowLengths
 
 _HEADS, _KEY_DIM, _VALUE_DIM = 2, 4, 3
 _GARBAGE = 1e4
@@ -227,7 +227,7 @@ def test_rows_join_move_and_grow_where_values_or_heads_are_none(heads: int, valu
 def test_a_mask_for_scores_of_groups_says_the_same_with_an_axis_more(lengths: list[int]) -> None:
     kept = _kept(np.random.default_rng(0), lengths)
     rows = RowLengths(lengths)
-    grouped = GroupedHeadKVCache(rows, kept.cache.keys, kept.cache.values)
+    grouped = GroupedMaskKVCache(rows, kept.cache.keys, kept.cache.values)
     plain, mask = kept.cache.make_mask(1), grouped.make_mask(1)
     if plain is None or mask is None:
         assert plain is mask and rows.even

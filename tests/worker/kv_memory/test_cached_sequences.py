@@ -6,7 +6,7 @@ from worker.kv_memory.block import Block, Kind, root_key, token_array
 from worker.kv_memory.block_tree import BlockTree
 from worker.kv_memory.cached_sequences import (
     CachedSequences,
-    SequenceCacheStatistics,
+    SequenceCacheUsage,
     exclusive_blocks,
     sequence_statistics,
 )
@@ -43,12 +43,12 @@ class Texts:
 def test_a_text_is_kept_as_far_as_all_before_is_there() -> None:
     texts = Texts()
     blocks = texts.file(*range(10))
-    assert sequence_statistics(blocks[-1]) == SequenceCacheStatistics(10, 10, 30, 0, 30)
+    assert sequence_statistics(blocks[-1]) == SequenceCacheUsage(10, 10, 30, 0, 30)
     blocks[1].part("kv").file_bytes = 7
     texts.memory.drop(blocks[1], "kv")
-    assert sequence_statistics(blocks[-1]) == SequenceCacheStatistics(10, 4, 20, 7, 27)
+    assert sequence_statistics(blocks[-1]) == SequenceCacheUsage(10, 4, 20, 7, 27)
     blocks[1].part("kv").file_bytes = 0
-    assert sequence_statistics(blocks[-1]) == SequenceCacheStatistics(4, 4, 20, 0, 20)
+    assert sequence_statistics(blocks[-1]) == SequenceCacheUsage(4, 4, 20, 0, 20)
 
 
 def test_of_states_the_last_one_counts() -> None:
@@ -78,12 +78,12 @@ def test_only_what_changed_is_told() -> None:
     for blocks in (one, other):
         texts.followed.track(blocks[-1].key)
     assert dict(texts.followed.changed(10)) == {
-        one[-1].key: SequenceCacheStatistics(3, 3, 10, 0, 10),
-        other[-1].key: SequenceCacheStatistics(2, 2, 10, 0, 10),
+        one[-1].key: SequenceCacheUsage(3, 3, 10, 0, 10),
+        other[-1].key: SequenceCacheUsage(2, 2, 10, 0, 10),
     }
     assert texts.followed.changed(10) == []
     texts.memory.shrink(10)
-    assert texts.followed.changed(10) == [(one[-1].key, SequenceCacheStatistics())]
+    assert texts.followed.changed(10) == [(one[-1].key, SequenceCacheUsage())]
     texts.followed.untrack(other[-1].key)
     texts.memory.shrink(0)
     assert texts.followed.changed(10) == []
@@ -124,7 +124,7 @@ def test_a_text_may_be_pinned_before_it_is_known() -> None:
     texts = Texts()
     known = Texts().file(1, 2, 3)[-1].key
     texts.followed.track(known, pinned=True)
-    assert texts.followed.changed(10) == [(known, SequenceCacheStatistics())]
+    assert texts.followed.changed(10) == [(known, SequenceCacheUsage())]
     (block,) = texts.file(1, 2, 3)
     texts.followed.changed(10)
     assert block.pins == 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.gateway.live import table
-from controller.gateway.live.table import TableEvents, ViewEvent
+from controller.gateway.live.table import TableEvents, VersionedValue
 from tests.controller.gateway.live.event_text import TableCopy, only, parsed
 
 _HOSTILE = 'a\n\nevent: session\ndata: {}\r\n\r\n\u2028</script>"\\\x00'
@@ -122,7 +122,7 @@ def test_whoever_applies_its_events_has_exactly_the_rows(
 
 
 def test_a_value_is_sent_whole_when_it_changed() -> None:
-    view = ViewEvent("overview")
+    view = VersionedValue("overview")
     assert (view.version, view.since(0)) == (0, b"")
     view.update({"running": 1})
     assert parsed(view.since(0)) == [("overview", {"running": 1})]
@@ -134,7 +134,7 @@ def test_a_value_is_sent_whole_when_it_changed() -> None:
 
 
 def test_no_name_breaks_out_of_its_event() -> None:
-    rows, view = TableEvents("machines"), ViewEvent("overview")
+    rows, view = TableEvents("machines"), VersionedValue("overview")
     rows.update({_HOSTILE: {"id": _HOSTILE}})
     view.update({_HOSTILE: _HOSTILE})
     assert only(rows.since(0))["rows"] == [{"key": _HOSTILE, "id": _HOSTILE}]
@@ -142,7 +142,7 @@ def test_no_name_breaks_out_of_its_event() -> None:
 
 
 def test_numbers_that_are_too_large_for_64_bits_or_infinite_are_sent_all_the_same() -> None:
-    view = ViewEvent("overview")
+    view = VersionedValue("overview")
     view.update({"memory_bytes": 3 * (2**63 - 1), "tokens_per_s": float("inf")})
     text = view.since(0).decode().split("data: ")[1]
     assert json.loads(text, parse_constant=pytest.fail) == {

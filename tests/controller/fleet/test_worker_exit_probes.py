@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from controller.fleet.link_monitor import LinkMonitor
-from controller.fleet.liveness_probes import Boot, LivenessProbes
 from controller.fleet.registry import NodeRegistry
+from controller.fleet.worker_exit_probes import Boot, WorkerExitProbes
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
 from shared.change_notifier import ChangeNotifier
@@ -50,7 +50,7 @@ class Probed:
         for name in NAMES:
             registry.on_worker_event(WorkerEvent(type="joined", worker=report(name)), 0.0)
         self.registry = registry
-        self.probing = LivenessProbes(
+        self.probing = WorkerExitProbes(
             bus,
             cast(LinkMonitor, self.link),
             known=lambda: {(view.id, view.report.boot_id) for view in registry.workers},

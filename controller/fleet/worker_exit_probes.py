@@ -26,7 +26,7 @@ core."""
 Boot = tuple[WorkerId, BootId]
 
 
-class LivenessProbes:
+class WorkerExitProbes:
     """Probes busy workers.
 
     Args:
