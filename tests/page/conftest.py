@@ -26,8 +26,9 @@ def _executable() -> str | None:
     return next(filter(None, found), None) or next(filter(os.path.exists, _APPS), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """It ends with the module: while it is there, no other test of this process can run a loop."""
     executable = _executable()
     if executable is None:
         reason = f"no browser: none of {', '.join(_NAMES)}, and $CHROMIUM names none"

@@ -106,7 +106,12 @@ def machine(number: int, **others: Any) -> Row:
         "rows": number % 8,
         "tokens_per_s": round(10 + number % 90 * 1.1, 1),
         "history": history(number),
-        "models": {"warm": 2, "loading": number % 2, "failed": int(number % 5 == 4), "available": 3},
+        "models": {
+            "warm": 2,
+            "loading": number % 2,
+            "failed": int(number % 5 == 4),
+            "available": 3,
+        },
         "warm": [_MODELS[0], _MODELS[4]],
         "engines": [
             {"index": n, "state": "ready", "restarts": number % 3, "step_ms": 11.2}

@@ -131,7 +131,7 @@ def test_only_what_is_shown_is_asked_for(gateway: ScriptedGateway, open_page: Op
     assert max(map(len, asked)) == 2
 
 
-def test_a_key_is_asked_for_kept_and_forgotten(
+def test_a_key_is_asked_for_stored_and_forgotten(
     gateway: ScriptedGateway, open_page: OpenPage
 ) -> None:
     gateway.key = "sk-right"
