@@ -20,6 +20,7 @@ _COMPUTING = (
     "test_rollout.py",
     "fidelity/",
     "worker/kv_memory/test_disk_limit.py",
+    "page/test_speed.py",
 )
 _ANNOUNCING = (
     "test_discovery.py",

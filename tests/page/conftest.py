@@ -15,8 +15,9 @@ _LIMIT_MS = 20_000
 OpenPage = Callable[..., AbstractContextManager[Page]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """It ends with the module: while it is there, no other test of this process can run a loop."""
     executable = find_browser()
     if executable is None:
         reason = f"no browser: none of {', '.join(NAMES)}, and $CHROMIUM names none"

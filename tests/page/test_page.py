@@ -146,14 +146,16 @@ def test_a_model_is_loaded_with_progress_and_unloaded(
 ) -> None:
     with open_page(f"{url}/#models") as page:
         _sign_in(page, keys["admin"])
-        page.get_by_role("button", name="Load demo on worker-1").click()
+        load = page.get_by_role("button", name="Load demo on worker-1", exact=True)
+        load.click()
         place = page.locator(".placements li").filter(
             has=page.get_by_role("button", name="demo on worker-1", include_hidden=True)
         )
         expect(place.get_by_role("progressbar")).to_be_visible()
         page.get_by_role("button", name="Unload demo on worker-1").click()
         page.get_by_role("dialog").get_by_role("button", name="Unload").click()
-        expect(page.get_by_role("button", name="Load demo on worker-1")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="worker-1 unloaded demo")).to_be_visible()
+        expect(load).to_be_visible()
 
 
 def test_a_request_is_cancelled(url: str, keys: Keys, open_page: OpenPage) -> None:

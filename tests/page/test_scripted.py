@@ -120,7 +120,7 @@ def test_the_page_connects_again_and_says_when(
 
 def test_only_what_is_shown_is_asked_for(gateway: ScriptedGateway, open_page: OpenPage) -> None:
     with open_page(gateway.url) as page:
-        for view in ("models", "controllers", "log"):
+        for view in ("machines", "models", "controllers", "log"):
             _go(page, view)
         page.go_back()
         expect(page.locator("h1")).to_have_text("Controllers")
@@ -131,7 +131,7 @@ def test_only_what_is_shown_is_asked_for(gateway: ScriptedGateway, open_page: Op
     assert max(map(len, asked)) == 2
 
 
-def test_a_key_is_asked_for_kept_and_forgotten(
+def test_a_key_is_asked_for_stored_and_forgotten(
     gateway: ScriptedGateway, open_page: OpenPage
 ) -> None:
     gateway.key = "sk-right"
@@ -155,10 +155,14 @@ def test_a_key_is_asked_for_kept_and_forgotten(
         page.get_by_role("button", name="Connect").click()
         expect(page.get_by_text("studio-0", exact=True)).to_be_visible()
         assert "sk-right" in str(page.evaluate("JSON.stringify({...localStorage})"))
+        _go(page, "chat")
+        page.get_by_label("System prompt").fill("a secret")
+        page.wait_for_function("() => JSON.stringify({...localStorage}).includes('secret')")
         _sign_out(page)
         page.keyboard.press("Escape")
         expect(page.locator("#status")).to_have_text("Without a key nothing is shown")
-        assert "sk-" not in str(page.evaluate("JSON.stringify([{...localStorage}])"))
+        stored = str(page.evaluate("JSON.stringify({...localStorage})"))
+        assert "sk-" not in stored and "a secret" not in stored
         page.get_by_role("button", name="Try again").click()
         expect(dialog).to_be_visible()
 
@@ -231,6 +235,7 @@ def test_an_answer_streams_moves_and_outlives_a_reload(
         {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
     ]  # fmt: skip
     with open_page(f"{gateway.url}/#chat") as page:
+        expect(page.locator("#model")).not_to_have_value("")
         page.get_by_label("Your message").fill("first line")
         page.keyboard.press("Shift+Enter")
         page.keyboard.type("second line")

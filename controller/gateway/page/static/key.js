@@ -2,6 +2,7 @@
 
 import { cancelButton, showDialog } from "./dialog.js";
 import { el } from "./dom.js";
+import { clean } from "./format.js";
 import { read, write } from "./storage.js";
 
 const NAME = "mlx-cluster-key";
@@ -24,7 +25,7 @@ function ask(reason) {
   const remember = el("input", { id: "remember", type: "checkbox" });
   const form = el("form", { class: "stack" },
     el("h2", { id: "key-title" }, "This gateway needs a key"),
-    el("p", { id: "key-reason" }, reason), el("label", { class: "field" }, "API key", input),
+    el("p", { id: "key-reason" }, clean(reason, 300)), el("label", { class: "field" }, "API key", input),
     el("label", { class: "check" }, remember, "Remember on this computer"),
     el("p", { class: "hint" }, "Whoever runs the gateway makes keys with ", el("code", {}, "gateway keys add NAME"), "."),
     el("div", { class: "actions" }, cancelButton(), el("button", { class: "button primary" }, "Connect")));

@@ -1,7 +1,6 @@
 /** The page: routes, the connection, and which view shows what. */
 
 import { Chat } from "./chat/chat.js";
-import { forgetConversation } from "./chat/conversation.js";
 import { ClusterConnection } from "./connection.js";
 import { confirmed } from "./dialog.js";
 import { el, inFrames, setAttribute, setHidden, setText } from "./dom.js";
@@ -57,7 +56,7 @@ function accept(name, data) {
 
 function showStatus(status) {
   notice.show(status);
-  setText(byId("status"), status.state === "live" ? "Live" : clean(status.text, 120));
+  setText(byId("status"), { live: "Live", lost: "Connection lost" }[status.state] ?? clean(status.text, 120));
   setAttribute(byId("status"), "data-tone", { live: "good", connecting: "busy" }[status.state] ?? "bad");
 }
 
@@ -114,8 +113,7 @@ async function signOut() {
   const text = "The key and the conversation are removed from this browser.";
   if (!(await confirmed({ title: "Sign out?", text, action: "Sign out" }))) return;
   chat.stop();
-  chat.conversation.clear();
-  forgetConversation();
+  chat.conversation.forget();
   storeKey(null);
   location.reload();
 }

@@ -63,7 +63,7 @@ export function connectionNotice(connection) {
     const gone = next.state === "lost" || next.state === "refused";
     setHidden(node, !gone);
     status = gone ? next : null;
-    setText(text, gone ? `${clean(next.text, 300).replace(/[.;]$/, "")};` : "");
+    setText(text, gone ? clean(next.text, 300).replace(/[.;]$/, "") + (next.retryAt === null ? "" : ";") : "");
     setText(button, next.state === "refused" ? "Try again" : "Try now");
     if (gone) tick();
   };

@@ -91,7 +91,7 @@ export class DataTable {
 
   #textOf(row) {
     let text = this.#texts.get(row);
-    if (text === undefined) this.#texts.set(row, (text = textsOf(row).join(" ").slice(0, SEARCHED).toLowerCase()));
+    if (text === undefined) this.#texts.set(row, (text = stringsOf(row).join(" ").slice(0, SEARCHED).toLowerCase()));
     return text;
   }
 
@@ -140,8 +140,8 @@ function sortable(value) {
   if (typeof value === "string") return natural(value);
   return Number.isFinite(value) ? value : Number.NEGATIVE_INFINITY;
 }
-/** The texts in a row, at any depth. */
-function textsOf(value) {
+/** The strings in a row, at any depth. */
+function stringsOf(value) {
   if (typeof value === "string") return [value];
-  return value !== null && typeof value === "object" ? Object.values(value).flatMap(textsOf) : [];
+  return value !== null && typeof value === "object" ? Object.values(value).flatMap(stringsOf) : [];
 }

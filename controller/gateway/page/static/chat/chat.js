@@ -20,10 +20,10 @@ export class Chat {
   #note = "";
   #follows = true;
 
-  /** @param {import("../store.js").Store} store @param {() => void} onAnswering */
-  constructor(store, onAnswering) {
+  /** @param {import("../store.js").Store} store @param {() => void} onStreaming */
+  constructor(store, onStreaming) {
     this.store = store;
-    this.onAnswering = onAnswering;
+    this.onStreaming = onStreaming;
     this.conversation = new Conversation();
     this.settings = chatSettings(this.conversation);
     this.render = inFrames(() => this.#render());
@@ -171,7 +171,7 @@ export class Chat {
     if (answers) this.#follows = true;
     setHidden(this.stopButton, !answers);
     setHidden(this.sendButton, answers);
-    this.onAnswering();
+    this.onStreaming();
     this.render();
   }
 

@@ -62,6 +62,11 @@ export class Conversation {
     return body;
   }
 
+  /** Delete what is stored, for whoever uses this computer next; nothing is stored any more. */
+  forget() {
+    this.save = () => {};
+    for (const name of [CONVERSATION, SETTINGS]) write("localStorage", name, null);
+  }
   saveSoon() {
     this.#timer ||= setTimeout(() => this.save(), SAVE_EVERY_MS);
   }
@@ -71,10 +76,6 @@ export class Conversation {
     write("localStorage", CONVERSATION, this.messages);
     write("localStorage", SETTINGS, this.settings);
   }
-}
-/** Delete what is stored, for whoever uses this computer next. */
-export function forgetConversation() {
-  for (const name of [CONVERSATION, SETTINGS]) write("localStorage", name, null);
 }
 /** A message as the API takes it. Calls are told as text: nobody has run them. */
 function sent({ role, content, calls = [] }) {
