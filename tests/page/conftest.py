@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.page.scripted import ScriptedGateway
 
@@ -16,7 +16,7 @@ _APPS = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
-_LIMIT_MS = 20_000
+_LIMIT_MS = 30_000
 OpenPage = Callable[..., AbstractContextManager[Page]]
 
 
@@ -36,6 +36,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail(reason)
         pytest.skip(reason)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    expect.set_options(timeout=_LIMIT_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=executable, args=arguments)
         yield launched
