@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.page.browser import NAMES, browser_arguments, find_browser
 from tests.page.scripted import ScriptedGateway
 
-_LIMIT_MS = 20_000
+_LIMIT_MS = 30_000
 OpenPage = Callable[..., AbstractContextManager[Page]]
 
 
@@ -24,6 +24,7 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
+    expect.set_options(timeout=_LIMIT_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=executable, args=browser_arguments())
         yield launched

@@ -16,7 +16,6 @@ from tests.processes import ClusterProcess, cluster_process, wait_for
 
 SECURED = False  # `cluster up` itself reads the configuration file
 
-_LIMIT_MS = 30_000
 _QUESTION = "Tell me a story"
 _WORKERS = ("worker-1", "worker-2")
 _VIEWS = ("machines", "models", "requests", "sessions", "controllers", "rollout", "log", "chat")
@@ -82,17 +81,9 @@ def url(served: GatewayProcess, keys: Keys) -> str:
 
 
 def _sign_in(page: Page, key: str) -> None:
-    page.set_default_timeout(_LIMIT_MS)
-    expect.set_options(timeout=_LIMIT_MS)
     page.get_by_label("API key").fill(key)
     page.keyboard.press("Enter")
     expect(page.locator("#status")).to_have_text("Live")
-
-
-@pytest.fixture(autouse=True)
-def _patience() -> Iterator[None]:
-    yield
-    expect.set_options(timeout=5000)
 
 
 def _ask(page: Page, model: str) -> None:
