@@ -42,7 +42,7 @@ def test_the_first_event_says_what_the_viewer_may_see_and_do(gateway: GatewayPro
 def test_every_view_is_sent_at_first_and_tables_whole(gateway: GatewayProcess) -> None:
     with viewing(gateway) as viewer:
         viewer.until(lambda viewer: viewer.values.keys() >= {*VIEWS}, "all views")
-        first = viewer.values
+        first = viewer.first
     assert all(first[view]["whole"] for view in _TABLES if view != "requests")
     assert (first["overview"]["status"], first["overview"]["workers"]) == ("ready", 2)
     assert first["overview"]["leader"]["id"] == "controller-1"

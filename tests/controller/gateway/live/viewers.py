@@ -25,6 +25,7 @@ class Viewer:
 
     Attributes:
         tables: the rows that it has, by view.
+        first: the first value of each view.
         values: the last value of each view.
         records: of the log.
     """
@@ -32,6 +33,7 @@ class Viewer:
     def __init__(self, response: httpx.Response) -> None:
         self.response = response
         self.tables: defaultdict[str, TableCopy] = defaultdict(TableCopy)
+        self.first: dict[str, dict[str, Any]] = {}
         self.values: dict[str, dict[str, Any]] = {}
         self.records: list[dict[str, Any]] = []
         self._chunks = response.iter_raw()
@@ -46,6 +48,7 @@ class Viewer:
             self._events = parsed(whole + separator)
         view, value = self._events.pop(0)
         self.values[view] = value
+        self.first.setdefault(view, value)
         if view == "log":
             self.records += value["records"]
         if "whole" in value:
