@@ -31,7 +31,7 @@ export function overviewBand(store) {
     setText(speed, rate(overview.tokens_per_s));
     graph.update(overview.history?.tokens_per_s);
     setText(running, count(overview.running));
-    setText(waiting, `${count(overview.queued)} queued · ${count(overview.waiting)} waiting`);
+    setText(waiting, `${count(overview.queued + overview.waiting)} waiting`);
     const share = overview.memory_bytes ? overview.memory_used_bytes / overview.memory_bytes : null;
     setText(memory, share === null ? "–" : percent(share));
     setVariable(fill, "--share", `${(100 * (share ?? 0)).toFixed(1)}%`);

@@ -87,7 +87,7 @@ function enginesCell() {
   const engine = () => {
     const state = pill();
     return { node: state.node, update: (each) => {
-      state.update(each.state, `${each.index} ${each.state}`);
+      state.update(each.state, `engine ${each.index}: ${each.state}`);
       setAttribute(state.node, "title", Number.isFinite(each.step_ms) ? `step ${each.step_ms.toFixed(1)} ms` : null);
     } };
   };
