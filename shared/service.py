@@ -41,6 +41,16 @@ class StopSignal:
         await self._event.wait()
 
 
+async def first_of(*stops: StopSignal) -> None:
+    """Return once one of them was requested."""
+    waiting = [asyncio.ensure_future(stop.wait()) for stop in stops]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
 async def unless_stopped(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of `work`, or None if a stop was requested first."""
     task = asyncio.ensure_future(work)

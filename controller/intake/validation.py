@@ -6,7 +6,7 @@ from shared import subjects
 from shared.bus import IncomingMessage
 from shared.errors import ClusterError, InvalidRequest, RequestError
 from shared.ids import is_name, new_request_id
-from shared.messages.request import default_seed
+from shared.messages.dispatch import default_seed
 from shared.messages.request_parsing import RequestHeader, parse_request
 from shared.messages.stream import ErrorDetails, FailedMessage
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from controller.fleet.registry import NodeRegistry
 from controller.leader.leader import LeaderService
 from controller.requests.events import RequestsTransferred
-from controller.requests.request import TrackedRequest
+from controller.requests.restored_request import transferred_request
 from controller.requests.skills import Skills, models_for_dispatch
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
@@ -71,7 +71,7 @@ async def receive_transfer(
     if leader is not None:
         now = time.monotonic()
         requests = [
-            TrackedRequest.transferred(dispatch, models_for_dispatch(dispatch, skills), now)
+            transferred_request(dispatch, models_for_dispatch(dispatch, skills), now)
             for dispatch in transfer.requests
         ]
         leader.handle(RequestsTransferred(requests))

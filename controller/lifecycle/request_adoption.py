@@ -14,6 +14,7 @@ from controller.lifecycle.claimed_workers import ClaimedWorkers
 from controller.requests.events import ClaimAnswered, RequestContentsReceived
 from controller.requests.instructions import InstructionBuilder
 from controller.requests.request import TrackedRequest
+from controller.requests.restored_request import claimed_request
 from controller.requests.session_queues import SessionQueues
 from controller.requests.skills import Skills, models_for_dispatch
 from controller.requests.store import RequestStore
@@ -157,7 +158,7 @@ class RequestAdoption:
         """Adopt a request that a worker has, or had. `known` is the same request with a lower
         attempt number or lost, if it was published again here. Return whether the contents are
         needed."""
-        request = TrackedRequest.claimed(claim, worker, boot_id, self._out.now)
+        request = claimed_request(claim, worker, boot_id, self._out.now)
         self._store.add(request)
         has_ended = claim.state in ("finished", "failed")
         if has_ended:

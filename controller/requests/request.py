@@ -11,7 +11,7 @@ from controller.routing import NoRoute, RouteDecision, RouteQuery
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
 from shared.messages.base import Priority
-from shared.messages.control import AttemptRef, ClaimedRequest
+from shared.messages.control import AttemptRef
 from shared.messages.conversation import Message
 from shared.messages.dispatch import MAX_INBOXES, Dispatch, DispatchRejection, dispatch_json
 from shared.messages.request import InferenceRequest
@@ -167,58 +167,12 @@ class TrackedRequest:
             payload=payload,
             seed=seed,
             elapsed_before_ms=elapsed_before_ms,
-            session=_session(client, request.ordered_session),
-            affinity=_session(client, request.cache_session),
+            session=session_key(client, request.ordered_session),
+            affinity=session_key(client, request.cache_session),
             progress=AnswerProgress(len(request.received_ids)),
             updated_at=now,
             part_of=part_of,
             trace=trace,
-        )
-
-    @classmethod
-    def claimed(
-        cls, claim: ClaimedRequest, worker: WorkerId, boot_id: BootId, now: float
-    ) -> "TrackedRequest":
-        """Return a request that a worker has, or had; its contents follow (`set_contents`)."""
-        request = cls._restored(claim, [claim.model], claim.fingerprint, claim.session_id, now)
-        request.state, request.worker, request.boot_id = "running", worker, boot_id
-        request.model, request.reported_at = claim.model, now
-        request.reported_tokens = claim.tokens
-        request.progress = AnswerProgress(claim.resumed_tokens)
-        request.pending_requeue = claim.failure if claim.state == "returned" else None
-        return request
-
-    @classmethod
-    def transferred(cls, dispatch: Dispatch, models: list[ModelId], now: float) -> "TrackedRequest":
-        """Return a request that another leader transferred."""
-        session_id = dispatch.request.ordered_session
-        request = cls._restored(dispatch, models, dispatch.body_fingerprint, session_id, now)
-        request.set_contents(dispatch, models, now)
-        return request
-
-    @classmethod
-    def _restored(
-        cls,
-        source: ClaimedRequest | Dispatch,
-        models: list[ModelId],
-        fingerprint: str,
-        session_id: str | None,
-        now: float,
-    ) -> "TrackedRequest":
-        return cls(
-            source.request_id,
-            source.client,
-            source.skill,
-            [],
-            models,
-            now,
-            fingerprint,
-            session=_session(source.client, session_id),
-            attempt=source.attempt,
-            failures=source.retries,
-            migrations=source.migrations,
-            crashes=source.crashes,
-            updated_at=now,
         )
 
     def set_contents(self, dispatch: Dispatch, models: list[ModelId], now: float) -> None:
@@ -229,7 +183,7 @@ class TrackedRequest:
         self.models = models
         self.arrived_at, self.elapsed_before_ms = now, dispatch.elapsed_ms
         self.route = dispatch.route
-        self.affinity = _session(self.client, dispatch.request.cache_session)
+        self.affinity = session_key(self.client, dispatch.request.cache_session)
         resumed_tokens = len(dispatch.request.received_ids)
         self.progress = AnswerProgress.from_continuation(dispatch.resume, resumed_tokens)
         if dispatch.trace is not None and self.trace is None:
@@ -437,5 +391,5 @@ class TrackedRequest:
             self.trace.attempt_ended(now, code)
 
 
-def _session(client: ClientName, session_id: str | None) -> SessionKey | None:
+def session_key(client: ClientName, session_id: str | None) -> SessionKey | None:
     return (client, session_id) if session_id is not None else None

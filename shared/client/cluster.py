@@ -1,8 +1,8 @@
 """A connection to a cluster, and its requests."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 from weakref import WeakValueDictionary
 
 import orjson
@@ -10,12 +10,10 @@ import orjson
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
 from shared.client.completion import Completion
-from shared.client.embeddings import Embeddings, Text, listed
 from shared.client.inboxes import DedicatedInbox, StreamInbox
 from shared.client.recovery import DEFAULT_TIMES, RecoveryTimes
-from shared.client.scores import Ranking, Scores, pairs
 from shared.client.stream import Stream
-from shared.client.text_batches import TextOutputs, complete_all
+from shared.client.text_client import TextClient
 from shared.client.typed import M, Schema, bind, check_single
 from shared.codec import decode, encode, shortened
 from shared.errors import (
@@ -47,11 +45,8 @@ from shared.settings.nats import NatsSettings
 CONNECT_WAIT_S = 3.0
 _CONTROLLERS_WAIT_S = 0.5
 _REPLY_TIMEOUT_S = 2.0
-_FIELDS_BYTES = 4096
-"""Of a request with texts to embed or to score, for its other fields."""
 
 Content = str | list[dict[str, Any]]
-_T = TypeVar("_T")
 
 
 @asynccontextmanager
@@ -94,7 +89,7 @@ async def _check_inboxes(bus: Bus) -> None:
         pass  # the connection is lost again: as later, the bus reconnects
 
 
-class Cluster:
+class Cluster(TextClient):
     """The client of a cluster. Create it with `connect`.
 
     Args:
@@ -212,95 +207,6 @@ class Cluster:
         """
         answer = await self.stream(content, schema=schema, skill=skill, **fields).collect()
         return answer.value(schema) if schema is not None else answer
-
-    async def embed(
-        self, inputs: Text | Sequence[Text], *, skill: str = "embed", **fields: Any
-    ) -> Embeddings:
-        """Return the embeddings of one text or of several. Texts that do not fit into one message
-        are sent in several requests.
-
-        Args:
-            inputs: each a string, or its token ids.
-            fields: `dimensions`, `prompt_name`, and other fields of a request: model, priority, ...
-
-        Raises:
-            InvalidRequest: there is no text, or a field is invalid.
-            StreamFailed: a text could not be embedded; `param` names it, as `input.<number>`.
-        """
-
-        answer = await self._complete_all(
-            listed(inputs), lambda part: {"input": part}, {"skill": skill, **fields}
-        )
-        return Embeddings.of(answer)
-
-    async def score(
-        self,
-        query: str | Sequence[str],
-        inputs: str | Sequence[str],
-        *,
-        skill: str = "rerank",
-        **fields: Any,
-    ) -> Scores:
-        """Return how relevant each text is for a query: the higher, the more.
-
-        Args:
-            query: one for all texts, or one for each.
-            inputs: one text or several.
-            fields: `truncate`, and other fields of a request: model, priority, ...
-
-        Raises:
-            InvalidRequest: there is no text, or a field is invalid.
-            StreamFailed: a text could not be scored; `param` names it, as `input.<number>`.
-        """
-        fields = {"skill": skill, **fields}
-        inputs = [inputs] if isinstance(inputs, str) else inputs
-        if isinstance(query, str):
-            fields["query"] = query
-            return Scores.of(await self._complete_all(inputs, lambda part: {"input": part}, fields))
-        answer = await self._complete_all(
-            pairs(query, inputs),
-            lambda part: {"query": [each for each, _ in part], "input": [each for _, each in part]},
-            fields,
-        )
-        return Scores.of(answer)
-
-    async def rerank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        top_n: int | None = None,
-        skill: str = "rerank",
-        **fields: Any,
-    ) -> Ranking:
-        """Return documents ranked by their relevance for a query. Documents that are too long are
-        cut, unless `truncate` is false.
-
-        Args:
-            top_n: only the first ones of the ranking.
-            fields: as of `score`.
-
-        Raises: as `score`.
-        """
-        fields = {"truncate": True, **fields}
-        return Ranking.of(await self.score(query, documents, skill=skill, **fields), top_n)
-
-    async def _complete_all(
-        self,
-        inputs: Sequence[_T],
-        of_part: Callable[[list[_T]], dict[str, Any]],
-        fields: dict[str, Any],
-    ) -> TextOutputs:
-        """Send texts with the same other `fields`, in as many requests as they need; `of_part`
-        returns the fields with some of the texts."""
-        own_id = {"request_id": fields.pop("request_id")} if "request_id" in fields else {}
-
-        async def complete(part: list[_T], several: bool) -> Completion:
-            given = {} if several else own_id
-            return await self.stream(**of_part(part), **fields, **given).collect()
-
-        used_bytes = _FIELDS_BYTES + len(orjson.dumps(fields.get("query", "")))
-        return await complete_all(inputs, self.bus.max_payload // 4 - used_bytes, complete)
 
     async def cancel(self, request_id: str) -> RequestState:
         """Cancel a request; its stream ends with finish_reason `cancelled`. The returned state is

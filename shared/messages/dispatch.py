@@ -1,5 +1,6 @@
 """Dispatches of the leader to a worker, and transfers to the next leader."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 
 import orjson
@@ -7,7 +8,7 @@ import orjson
 from shared.codec import WireMessage, WireMessagePart
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.base import Count
-from shared.messages.request import InferenceRequest
+from shared.messages.request import MAX_SEED, InferenceRequest
 from shared.messages.routes import Route
 from shared.messages.stream import FinishReason
 from shared.messages.trace import TraceContext
@@ -17,6 +18,12 @@ MAX_INBOXES = 8
 """Maximum number of inboxes per stream; above it the oldest is removed."""
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: choices get unrelated seeds
+
+
+def default_seed(client: ClientName, request_id: RequestId) -> int:
+    """Return the seed of a request without one: the same id gets the same answer."""
+    digest = hashlib.sha256(f"{client}/{request_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") & MAX_SEED
 
 
 def choice_seed(seed: int, choice: int) -> int:

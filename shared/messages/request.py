@@ -13,7 +13,7 @@ import orjson
 from pydantic import Field, model_validator
 
 from shared.codec import StrictInput, TemplateValues
-from shared.ids import DERIVED_SESSION, ID_PATTERN, ClientName, RequestId
+from shared.ids import DERIVED_SESSION, ID_PATTERN, RequestId
 from shared.messages.base import PRIORITIES, Priority, PriorityName, canonical_priority
 from shared.messages.conversation import (
     MAX_CALLS,
@@ -394,9 +394,3 @@ _WITH_KEYS = (
     "requires",
 )  # fmt: skip
 """Fields with keys, which a client may write in any order."""
-
-
-def default_seed(client: ClientName, request_id: RequestId) -> int:
-    """Return the seed of a request without one: the same id gets the same answer."""
-    digest = hashlib.sha256(f"{client}/{request_id}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") & MAX_SEED

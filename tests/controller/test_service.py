@@ -5,7 +5,7 @@ import pytest
 from shared.bus import Bus
 from shared.errors import NoResponders
 from shared.ids import ClientName, RequestId
-from shared.messages.request import default_seed
+from shared.messages.dispatch import default_seed
 from shared.settings.nats import NatsSettings
 from tests.controller.inbox import failed
 from tests.controller.running import Running, running_controller, running_state

@@ -9,8 +9,8 @@ from shared.client import Cluster
 from shared.client.assembler import StreamAssembler
 from shared.errors import ClusterError, StreamFailed
 from shared.ids import ClientName, RequestId
-from shared.messages.dispatch import choice_seed
-from shared.messages.request import InferenceRequest, default_seed
+from shared.messages.dispatch import choice_seed, default_seed
+from shared.messages.request import InferenceRequest
 from shared.messages.stream import (
     ChunkMessage,
     DoneMessage,

@@ -20,7 +20,7 @@ from shared.messages.control import ConfigureWorker, ControlReply, DrainWorker, 
 from shared.messages.health import WorkerHealth
 from shared.messages.stream import ErrorDetails
 from shared.messages.worker_report import WorkerReport, WorkerState
-from shared.service import StopSignal
+from shared.service import StopSignal, first_of
 from shared.settings import ClusterSettings
 from shared.telemetry import Tracer
 from shared.version import VERSION
@@ -194,7 +194,7 @@ class WorkerAgent:
             if self._settings.worker.pre_warming.register_when == "warming":
                 await self._announcer.announce_state()
             self._bus.on_reconnect.append(self._announcer.announce_state)
-            await _first_of(stop, self._drain_requested)
+            await first_of(stop, self._drain_requested)
             await self._shut_down(stop)
             for task in background:
                 task.cancel()
@@ -393,12 +393,3 @@ class WorkerAgent:
 
     def _health(self) -> bytes:
         return encode(WorkerHealth(ready=self.state == "ready", worker=self.report()))
-
-
-async def _first_of(*stops: StopSignal) -> None:
-    waiting = [asyncio.ensure_future(stop.wait()) for stop in stops]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for future in waiting:
-            future.cancel()

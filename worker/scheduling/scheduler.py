@@ -18,18 +18,7 @@ from shared.telemetry import Tracer
 from worker.engine_process.blas_threads import shared_cores
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
-from worker.link.facts import (
-    CachedSequencesMeasured,
-    EngineStarted,
-    Fact,
-    PrefillAdvanced,
-    PrefillStarted,
-    PrefixReused,
-    SequenceCached,
-    SequencePreempted,
-    SequenceRejected,
-    StepCompleted,
-)
+from worker.link import facts
 from worker.memory.guard import MemoryGuard
 from worker.models.lifecycle import ModelLifecycle
 from worker.models.worker_models import WorkerModel
@@ -338,40 +327,40 @@ class RequestScheduler:
 
     # Facts.
 
-    def on_fact(self, engine: EngineProcess, fact: Fact) -> None:
+    def on_fact(self, engine: EngineProcess, fact: facts.Fact) -> None:
         """Process a fact of an engine."""
         self.models.loader.on_fact(engine, fact)
         match fact:
-            case StepCompleted():
+            case facts.StepCompleted():
                 self.results.publish(engine.index, fact.outputs)
                 self._admit_all()
-            case PrefillStarted():
+            case facts.PrefillStarted():
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
                     request.start_choice(choice, fact.prompt_tokens)
-            case PrefixReused():
+            case facts.PrefixReused():
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
                     request.restore_choice(choice, fact.tokens)
-            case SequenceCached():
+            case facts.SequenceCached():
                 if (cached := self._requests.by_first_choice(fact.sequence)) is not None:
                     self.sessions.on_sequence_cached(engine.index, fact, cached)
                     self.cached_prefixes.on_sequence_cached(engine.index, fact, cached)
-            case CachedSequencesMeasured():
+            case facts.CachedSequencesMeasured():
                 self.sessions.on_measured(engine.index, fact.sequences)
                 self.cached_prefixes.on_measured(engine.index, fact.sequences)
-            case EngineStarted():
+            case facts.EngineStarted():
                 self.sessions.on_engine_started(engine.index)
-            case PrefillAdvanced():
+            case facts.PrefillAdvanced():
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
                     request.advance_prompt(choice, fact.done, fact.total)
                     self._status.send(request)
-            case SequencePreempted():
+            case facts.SequencePreempted():
                 if entry := self._requests.of_sequence(fact.sequence):
                     entry[0].preempt()
                     self._status.send(entry[0])
-            case SequenceRejected():
+            case facts.SequenceRejected():
                 if entry := self._requests.of_sequence(fact.sequence):
                     self._fail(entry[0], rejection_error(*entry, fact))
             case _:

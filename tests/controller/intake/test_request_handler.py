@@ -13,7 +13,7 @@ from controller.requests.request import TrackedRequest
 from shared.bus import IncomingMessage
 from shared.errors import BusTimeout, InvalidRequest, RequestError
 from shared.ids import ModelId, SkillName
-from shared.messages.request import default_seed
+from shared.messages.dispatch import default_seed
 from shared.settings import ClusterSettings
 from tests.controller.inbox import failed
 from tests.controller.running import Running

@@ -25,6 +25,7 @@ from controller.requests.instructions import (
     SendStreamMessage,
 )
 from controller.requests.request import TrackedRequest
+from controller.requests.restored_request import transferred_request
 from controller.requests.store import RETAINED_AFTER_END_S
 from shared.ids import RequestId, WorkerId
 from shared.messages.control import CancelRequest
@@ -119,9 +120,7 @@ class AnyEvents(RuleBasedStateMachine):
         asked = request(f"r{number}", **BODIES[number])
         asked.inboxes = [self._inbox(asked, "a")]
         told = asked.transfer(0.0)
-        self.driven.on(
-            RequestsTransferred([TrackedRequest.transferred(told, [DEMO], self.driven.now)])
-        )
+        self.driven.on(RequestsTransferred([transferred_request(told, [DEMO], self.driven.now)]))
         self._carry()
 
     # Workers.

@@ -6,6 +6,7 @@ import pytest
 
 from controller.requests.events import RequestsTransferred, ShutdownBegan
 from controller.requests.request import State, TrackedRequest
+from controller.requests.restored_request import transferred_request
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch
 from tests.controller.requests.claimed import ALONE, sent_before, taken_over, turn_with_history
@@ -21,9 +22,7 @@ def _ids(requests: Sequence[Dispatch]) -> list[str]:
 def _take(driven: Driven, requests: Sequence[Dispatch]) -> None:
     """The next leader is given them."""
     driven.on(
-        RequestsTransferred(
-            [TrackedRequest.transferred(each, [DEMO], driven.now) for each in requests]
-        )
+        RequestsTransferred([transferred_request(each, [DEMO], driven.now) for each in requests])
     )
 
 

@@ -14,6 +14,7 @@ from controller.requests.client_messages import (
     waiting_status,
 )
 from controller.requests.request import TrackedRequest
+from controller.requests.restored_request import claimed_request, transferred_request
 from controller.routing import RouteQuery, policy_named, select_worker
 from shared.codec import decode
 from shared.ids import BootId, ClientName, ModelId, RequestId, WorkerId
@@ -234,7 +235,7 @@ def _told(**fields: Any) -> ClaimedRequest:
 
 
 def test_what_a_worker_claims_is_known_without_its_contents() -> None:
-    one = TrackedRequest.claimed(_told(), MAC, BOOT, 4.0)
+    one = claimed_request(_told(), MAC, BOOT, 4.0)
     assert one.runs_in(MAC, BOOT) and one.request is None
     assert (one.attempt, one.fingerprint, one.session, one.tokens) == (3, "f", (ADA, "s"), 7)
     assert (one.failures, one.migrations, one.crashes) == (2, 1, 1)
@@ -245,7 +246,7 @@ def test_the_contents_that_a_worker_tells_are_all_that_it_takes_to_go_on() -> No
     original = running(request(session_id="s", timeout_ms=60_000))
     original.record_tokens(emitted(0, 1, 2), 0.5)
     told = original.transfer(2.0)
-    one = TrackedRequest.claimed(_told(attempt=1, session_id="s"), MAC, BOOT, 10.0)
+    one = claimed_request(_told(attempt=1, session_id="s"), MAC, BOOT, 10.0)
     one.set_contents(told, [DEMO], 10.0)
     assert (one.contents, one.seed, one.inboxes) == (told.request, 5, ["_INBOX.x"])
     assert (one.progress.tokens, one.affinity) == ({0: [1, 2]}, (ADA, "s"))
@@ -257,7 +258,7 @@ def test_what_no_worker_has_goes_to_the_next_leader_as_it_is() -> None:
     one = request(session_id="s", stream=False, now=1.0)
     running(one).record_tokens(emitted(0, 1), 1.5)
     one.give_up_attempt(LOST, 2.0)
-    carried = TrackedRequest.transferred(one.transfer(3.0), [DEMO], 50.0)
+    carried = transferred_request(one.transfer(3.0), [DEMO], 50.0)
     assert (carried.key, carried.state, carried.attempt) == (one.key, "waiting", 1)
     assert (carried.fingerprint, carried.seed) == (one.fingerprint, one.seed)
     assert (carried.session, carried.affinity) == ((ADA, "s"), (ADA, "s"))

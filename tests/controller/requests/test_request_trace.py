@@ -14,6 +14,7 @@ from controller.requests.events import (
 from controller.requests.instructions import RecordSpans, SendDispatches
 from controller.requests.request import TrackedRequest
 from controller.requests.request_trace import RequestTrace
+from controller.requests.restored_request import transferred_request
 from shared.ids import WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.stream import ErrorDetails
@@ -280,7 +281,7 @@ def test_a_transferred_request_stays_in_its_trace_and_waits_on() -> None:
     (sent,) = before.machine.transferable(before.now)
     sent = Dispatch.model_validate_json(sent.model_dump_json(exclude_none=True))
     driven = Driven("w2", term=2)
-    driven.on(RequestsTransferred([TrackedRequest.transferred(sent, [DEMO], driven.now)]))
+    driven.on(RequestsTransferred([transferred_request(sent, [DEMO], driven.now)]))
     arrived_at = driven.now
     driven.pass_time(0.01)
     taken = driven.next_sent()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from shared.errors import InvalidRequest
 from shared.ids import ClientName, RequestId
-from shared.messages.request import MAX_SEED, InferenceRequest, default_seed
+from shared.messages.dispatch import default_seed
+from shared.messages.request import MAX_SEED, InferenceRequest
 from shared.messages.request_parsing import RequestHeader, parse_request
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
