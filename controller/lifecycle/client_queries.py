@@ -121,7 +121,7 @@ class QueryActions:
             self.attach_to_list(request, again)
         elif request.end is not None:
             self._out.send_to_client(again, request.end, again.inboxes)
-        elif _lacks_beginning(request, again):
+        elif _lacks_beginning(request, again) or _ended_before_replay(request):
             self.run_again(request, again)
         elif request.worker and self._registry.is_alive(request.worker, request.boot_id):
             self.attach(request, again)
@@ -141,3 +141,9 @@ class QueryActions:
 def _lacks_beginning(request: TrackedRequest, again: TrackedRequest) -> bool:
     """Whether the request continues from tokens that who publishes it again does not have."""
     return request.progress.resumed_tokens > again.progress.resumed_tokens
+
+
+def _ended_before_replay(request: TrackedRequest) -> bool:
+    """Whether the last worker may lack the beginning: cancelled before it had generated anew what
+    an earlier attempt had emitted."""
+    return request.cancelled and 0 < request.tokens_before == request.reported_tokens

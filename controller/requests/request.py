@@ -83,6 +83,7 @@ class TrackedRequest:
         reported_tokens: tokens of its answer where `progress` does not have them: those that the
             list runner published, that a claim reported, or that it had when it ended.
         part_of: the id of the request of which it is a part.
+        tokens_before: tokens that were known when the last attempt began.
         trace: None if it is not traced.
     """
 
@@ -135,6 +136,7 @@ class TrackedRequest:
     delegated: bool = False
     reported_tokens: int = 0
     part_of: RequestId | None = None
+    tokens_before: int = 0
     trace: RequestTrace | None = None
 
     @classmethod
@@ -288,7 +290,7 @@ class TrackedRequest:
         self.may_have_ended = False
         self.worker, self.boot_id, self.model = view.id, view.report.boot_id, decision.model
         self.decision, self.placement = decision, placement
-        self.dispatched_to = list(self.inboxes)
+        self.dispatched_to, self.tokens_before = list(self.inboxes), self.progress.count
 
     def dispatch_json(self, now: float) -> bytes:
         """Return the dispatch for a worker, with the earlier messages of the session."""

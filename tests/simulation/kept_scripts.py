@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.simulation.script import (
     Ask,
+    CancelIt,
     CrashEngine,
     Cut,
     Drain,
@@ -23,6 +24,17 @@ from tests.simulation.script import (
 )
 
 KEPT: dict[str, Sequence[Step]] = {
+    "a request was cancelled right after it had migrated: who asked for it again never got the "
+    "tokens of the first worker": (
+        Ask(3, plainly=True, same_inbox=True),
+        Ask(7),
+        Wait(0.3),
+        CrashEngine("w-1"),
+        Wait(0.0005),
+        CancelIt(7),
+        Wait(0.95),
+        Ask(7, same_inbox=True),
+    ),
     "no controller stood by when the last one left, and the next one began a turn before it knew "
     "of the one before": (
         Wait(0.3),
