@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+from benchmarks.children import started
 from benchmarks.measures import print_table, save, spread
 from controller.requests.request_trace import RequestTrace
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
@@ -159,13 +160,10 @@ class _Collector(BaseHTTPRequestHandler):
 def _collector() -> Iterator[str]:
     """Run a collector in a process of its own; gives its URL."""
     command = [sys.executable, "-m", "benchmarks.telemetry", "--collector"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
+    with started(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         yield process.stdout.readline().strip()
-    finally:
         process.kill()
-        process.communicate()
 
 
 def _collect() -> None:
