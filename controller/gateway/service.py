@@ -96,7 +96,7 @@ class Gateway:
             idle_timeout_s=gateway.idle_timeout_ms / 1000,
         )
         self._feed = LiveFeed(cluster, self._poller)
-        self._live = LiveHandlers(gateway, self._feed, OrderService(bus), ring)
+        live = LiveHandlers(gateway, self._feed, OrderService(bus), ring)
         self._app = GatewayApp(
             gateway,
             inference,
@@ -104,7 +104,7 @@ class Gateway:
             self._ring,
             metrics,
             _response_store(gateway, bus, metrics),
-            self._live,
+            live,
             tracer,
         )
         self._server = HttpServer(gateway, self._app.build())
@@ -123,7 +123,7 @@ class Gateway:
             logger.info("gateway is ready at %s", self._server.url)
             self._announce(self._server.url)
             await stop.wait()
-            self._app.draining = self._live.draining = True
+            self._app.draining = True
             self._feed.end()
             self._server.stop(force=stop.immediate)
             await asyncio.wait((serving,), timeout=0 if stop.immediate else self._drain_s)

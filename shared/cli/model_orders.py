@@ -1,15 +1,15 @@
-"""Orders to load and unload models, and their progress."""
+"""Orders to load, unload and pin models, and their progress."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from shared.cli.outcomes import WorkerOrderResult
 from shared.cli.views.models import ModelTableRow, model_rows
 from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, ModelError, Unavailable
 from shared.ids import ModelId, WorkerId
-from shared.messages.control import ListModels, LoadModel, UnloadModel
+from shared.messages.control import ControlOrder, ListModels, LoadModel, PinModel, UnloadModel
 from shared.messages.health import ClusterHealth
 from shared.messages.model_status import ModelStatus
 
@@ -56,32 +56,51 @@ async def load(
     if row.model.state == "warm":
         return WorkerOrderResult(row.worker, done="is warm already")
     started_at = time.monotonic()
-    try:
-        reply = await cluster.control(row.worker, LoadModel(model=row.model.id))
-        if not reply.ok:
-            return WorkerOrderResult(row.worker, code=reply.code, reason=reply.message)
+
+    async def loaded() -> str:
         if not wait:
-            return WorkerOrderResult(row.worker, done="is being loaded")
+            return "is being loaded"
         await _wait_until_warm(cluster, row, show)
-    except ClusterError as error:
-        return WorkerOrderResult(row.worker, code=error.code, reason=error.message)
-    return WorkerOrderResult(
-        row.worker, done=f"is warm after {time.monotonic() - started_at:.1f} s"
-    )
+        return f"is warm after {time.monotonic() - started_at:.1f} s"
+
+    return await _perform(cluster, row, LoadModel(model=row.model.id), loaded)
 
 
 async def unload(cluster: Cluster, row: ModelTableRow) -> WorkerOrderResult:
     """Order a worker to unload a model; return when the controllers know that it is unloaded."""
+
+    async def unloaded() -> str:
+        state = await _state_after_unload(cluster, row)
+        begun = "is being unloaded" if state in LOADED else "is unloaded"
+        return f"{begun}; its state is {state}"
+
+    return await _perform(cluster, row, UnloadModel(model=row.model.id), unloaded)
+
+
+async def pin(cluster: Cluster, row: ModelTableRow, *, pinned: bool) -> WorkerOrderResult:
+    """Order a worker to protect a model from eviction, or to end the protection."""
+
+    async def done() -> str:
+        return "is pinned" if pinned else "is no longer pinned"
+
+    return await _perform(cluster, row, PinModel(model=row.model.id, pinned=pinned), done)
+
+
+async def _perform(
+    cluster: Cluster, row: ModelTableRow, order: ControlOrder, done: Callable[[], Awaitable[str]]
+) -> WorkerOrderResult:
+    """Send an order to the worker of a row.
+
+    Args:
+        done: called when the worker has accepted the order; returns what it did.
+    """
     try:
-        reply = await cluster.control(row.worker, UnloadModel(model=row.model.id))
+        reply = await cluster.control(row.worker, order)
         if not reply.ok:
             return WorkerOrderResult(row.worker, code=reply.code, reason=reply.message)
-        state = await _state_after_unload(cluster, row)
+        return WorkerOrderResult(row.worker, done=await done())
     except ClusterError as error:
         return WorkerOrderResult(row.worker, code=error.code, reason=error.message)
-    if state in LOADED:
-        return WorkerOrderResult(row.worker, done=f"is being unloaded; its state is {state}")
-    return WorkerOrderResult(row.worker, done=f"is unloaded; its state is {state}")
 
 
 async def _state_after_unload(cluster: Cluster, row: ModelTableRow) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from shared.cli.connection import with_cluster
 from shared.cli.lazy_group import DefaultListGroup
-from shared.cli.model_orders import LOADED, load, models_on_workers, unload
+from shared.cli.model_orders import LOADED, load, models_on_workers, pin, unload
 from shared.cli.options import (
     json_option,
     prints_errors,
@@ -35,9 +35,7 @@ from shared.cli.views.models import (
 )
 from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster
-from shared.errors import ClusterError
 from shared.ids import ModelId, WorkerId
-from shared.messages.control import PinModel
 from shared.messages.health import ClusterHealth
 from shared.messages.model_status import ModelStatus
 
@@ -161,7 +159,7 @@ def unload_model(
     print_outcomes(outcomes, f"{model} could not be unloaded", model=model, as_json=as_json)
 
 
-def _pin_command(name: str, help: str, done: str, *, pinned: bool) -> None:
+def _pin_command(name: str, help: str, *, pinned: bool) -> None:
     """Add a subcommand that pins a model, or ends that."""
 
     @command.command(name, help=help)
@@ -177,20 +175,9 @@ def _pin_command(name: str, help: str, done: str, *, pinned: bool) -> None:
         token: str | None,
         as_json: bool,
     ) -> None:
-        async def pin_one(cluster: Cluster, row: ModelTableRow) -> WorkerOrderResult:
-            try:
-                reply = await cluster.control(
-                    row.worker, PinModel(model=row.model.id, pinned=pinned)
-                )
-            except ClusterError as error:
-                return WorkerOrderResult(row.worker, code=error.code, reason=error.message)
-            if not reply.ok:
-                return WorkerOrderResult(row.worker, code=reply.code, reason=reply.message)
-            return WorkerOrderResult(row.worker, done=done)
-
         async def work(cluster: Cluster) -> list[WorkerOrderResult]:
             rows = models_on_workers(await cluster.health(), ModelId(model), _worker_id(worker))
-            return await _send_all(rows, lambda row: pin_one(cluster, row))
+            return await _send_all(rows, lambda row: pin(cluster, row, pinned=pinned))
 
         outcomes = with_cluster(config, nats, token, work)
         print_outcomes(outcomes, f"{model} could not be {name}ned", model=model, as_json=as_json)
@@ -199,13 +186,11 @@ def _pin_command(name: str, help: str, done: str, *, pinned: bool) -> None:
 _pin_command(
     "pin",
     "Pin MODEL: until a worker restarts it evicts the model for no other one.",
-    "is pinned",
     pinned=True,
 )
 _pin_command(
     "unpin",
     "Unpin MODEL, so that it may be evicted when memory is short.",
-    "is no longer pinned",
     pinned=False,
 )
 

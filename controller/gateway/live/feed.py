@@ -103,7 +103,9 @@ class LiveFeed:
 
     Attributes:
         changed: notified when a view may have changed, or the feed ended.
+        ended: the gateway shuts down.
         log: also of the time without viewers.
+        viewers: how many there are.
     """
 
     def __init__(self, cluster: Cluster, poller: HealthPoller) -> None:
@@ -123,7 +125,7 @@ class LiveFeed:
         self._cluster = cluster
         self._poller = poller
         self._history = RateHistory()
-        self._viewers = 0
+        self.viewers = 0
         self._watched: Counter[str] = Counter()
         self._before: ClusterHealth | None = None
         self._rollout_before: RolloutState | None = None
@@ -133,13 +135,9 @@ class LiveFeed:
 
     # Viewers.
 
-    @property
-    def viewers(self) -> int:
-        return self._viewers
-
     def watch(self, views: Iterable[str], client: ClientName | None) -> None:
         """A viewer looks at these views; at the requests of a client, or of all."""
-        self._viewers += 1
+        self.viewers += 1
         for view in views:
             self._watched[view] += 1
             if view == "requests":
@@ -151,14 +149,14 @@ class LiveFeed:
 
     def unwatch(self, views: Iterable[str], client: ClientName | None) -> None:
         """A viewer that called `watch` has left."""
-        self._viewers -= 1
+        self.viewers -= 1
         for view in views:
             self._watched[view] -= 1
             if view == "requests":
                 self._requests[client].viewers -= 1
                 if not self._requests[client].viewers:
                     del self._requests[client]
-        if not self._viewers:
+        if not self.viewers:
             self._poller.watched = False
             self._wake.clear()
 

@@ -17,15 +17,11 @@ _MAX_ORDER_BYTES = 16 * 1024
 
 
 class LiveHandlers:
-    """
-    Attributes:
-        draining: no viewer is accepted any more.
-    """
+    """After the end of the feed no viewer is accepted any more."""
 
     def __init__(
         self, settings: GatewaySettings, feed: LiveFeed, orders: OrderService, ring: ApiKeyRing
     ) -> None:
-        self.draining = False
         self._settings = settings
         self._feed = feed
         self._orders = orders
@@ -34,7 +30,7 @@ class LiveHandlers:
     async def events(self, request: Request) -> ASGIApp:
         caller = self._caller(request)
         views = requested_views(request.query_params.get("views"), caller)
-        if self.draining:
+        if self._feed.ended:
             raise ShuttingDown()
         if self._feed.viewers >= MAX_VIEWERS:
             raise Unavailable(f"{MAX_VIEWERS} viewers watch the cluster, the maximum")

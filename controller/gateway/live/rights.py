@@ -1,4 +1,5 @@
-"""Who may see the cluster's state, and who may give orders. Pure functions over a request's head.
+"""The rights of callers: to see the cluster's state and to give orders. Pure functions over the
+headers of a request.
 
 With API keys, a key decides. Without, whoever reaches the port could look, so that only programs on
 this machine may: not those of other machines, not those behind a proxy here, and no web page of

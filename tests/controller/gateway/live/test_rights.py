@@ -1,4 +1,4 @@
-"""Who may see the cluster, and who may give which order."""
+"""The rights of callers: which views they see, and which orders are accepted."""
 
 from typing import Any
 
