@@ -17,7 +17,7 @@ DEMO_QUESTION := What is the capital of France?
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos simulate architectures test test-all test-agents check format docs bench wheel lock clean
+.PHONY: help setup demo chaos simulate fuzz architectures test test-all test-agents check format docs bench wheel lock clean
 
 help: ## show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ chaos: setup ## a cluster under load and random faults, judged: SECONDS=1800 SEE
 
 simulate: $(STAMP)/python ## random scripts against a simulated cluster of the real code: SCRIPTS=10000 SEED=7 (docs/simulation.md)
 	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation --scripts $(or $(SCRIPTS),10000) $(if $(SEED),--seed $(SEED))
+
+fuzz: setup ## hostile bytes from bare sockets while another client is served: SECONDS=7200 SEED=1 (docs/fuzz.md)
+	@nice -n 19 $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1) $(if $(OPEN),--open)
 
 architectures: $(STAMP)/python ## every model module of mlx-lm, small, beside what mlx-lm says alone: ONLY="llama gemma2" KEEP=1 (docs/models.md)
 	@$(BIN)/python -m tests.architectures $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep)

@@ -37,7 +37,7 @@ class BareController:
         """Until cancelled."""
         bus = self._bus
         await bus.subscribe(subjects.WORKER_EVENT_ALL, self._on_worker_event)
-        await bus.subscribe(subjects.request_event(self._id), self._on_request_events)
+        await bus.subscribe(subjects.request_event_all(self._id), self._on_request_events)
         await bus.subscribe(subjects.controller_health(self._id), self._on_health)
         await bus.subscribe(subjects.INFER_ALL, self._arrived.put)
         async with asyncio.TaskGroup() as tasks:
@@ -55,7 +55,7 @@ class BareController:
             "elapsed_ms": 0.0, "inboxes": [message.reply],
             "request": orjson.Fragment(message.payload),
         }  # fmt: skip
-        batch = {"protocol": PROTOCOL, "owner": self._id, "dispatches": [dispatch]}
+        batch = {"protocol": PROTOCOL, "owner": self._id, "term": 1, "dispatches": [dispatch]}
         subject = subjects.worker_infer(worker)
         answer = await self._bus.request(subject, orjson.dumps(batch), timeout_s=_ACK_S)
         orjson.loads(answer.payload)

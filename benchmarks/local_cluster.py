@@ -18,6 +18,7 @@ import psutil
 from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock, cpu_seconds
 from shared.client import Cluster
+from tests.access.roles import cluster_up, register
 
 _AS_PEERS_DO = {
     "CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "false",
@@ -44,19 +45,25 @@ def local_cluster(
     workers: int = 1,
     model: str | None = None,
     settings: Mapping[str, str] = MappingProxyType({}),
+    secured: bool = False,
 ) -> Iterator[LocalCluster]:
     """Start one on a free port, and end it; `settings` are environment variables. One engine, and
-    batches as large as `max_batch_size` says, where they say nothing else."""
-    command = [str(Path(sysconfig.get_path("scripts")) / "cluster"), "up", "--json"]
-    command += ["--nats-port", "0", "--workers", str(workers)]
-    command += ["--model", model] if model else []
+    batches as large as `max_batch_size` says, where they say nothing else.
+
+    Args:
+        secured: NATS has TLS and a key for everybody (`tests.access.roles.as_client`).
+    """
+    command = cluster_up(Path(sysconfig.get_path("scripts")), secured)
+    command += ["--workers", str(workers), *(["--model", model] if model else [])]
     settings = {**_AS_PEERS_DO, **settings}
     with started(command, settings, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise SystemExit("the cluster did not start")
-        yield LocalCluster(json.loads(line)["nats_url"], _processes(process.pid))
+        url = json.loads(line)["nats_url"]
+        register(url, secured)
+        yield LocalCluster(url, _processes(process.pid))
 
 
 def kept_on_disk(folder: str | Path) -> dict[str, str]:

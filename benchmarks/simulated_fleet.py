@@ -265,7 +265,7 @@ class SimulatedFleet:
         events = [{"type": "tokens", **about, **tokens}, {"type": "finished", **about}]
         origin = {"protocol": PROTOCOL, "worker": worker.id, "boot_id": worker.boot_id}
         told = orjson.dumps({**origin, "events": events})
-        await self._bus.publish(subjects.request_event(owner), told)
+        await self._bus.publish(subjects.request_event(owner, worker.id), told)
         done = orjson.dumps(
             {
                 "request_id": dispatch["request_id"], "attempt": dispatch["attempt"],

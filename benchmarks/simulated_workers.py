@@ -132,7 +132,7 @@ class SimulatedWorker:
                             own.append((inbox, message))
         for owner, told in events.items():
             body = RequestEvents(worker=self._id, boot_id=_BOOT, events=told)
-            await self._bus.publish(subjects.request_event(owner), encode(body))
+            await self._bus.publish(subjects.request_event(owner, self._id), encode(body))
         for inbox, messages in shared.items():
             await self._bus.publish(inbox, encode_multiplexed(messages))
         for inbox, message in own:

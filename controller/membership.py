@@ -16,10 +16,11 @@ from controller.leader.leader import LeaderService
 from controller.requests.events import WorkerReported
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.codec import decode
 from shared.errors import DecodeError
 from shared.ids import ControllerId
 from shared.messages.events import ControllerEvent, WorkerEvent
+from shared.messages.sender import decode_from
+from shared.refused_messages import RefusedMessages
 from shared.settings.controller import FailoverSettings
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class MembershipMonitor:
         bus: Bus,
         controller: ControllerId,
         registry: NodeRegistry,
+        refused: RefusedMessages,
         link: LinkMonitor,
         prefixes: PrefixCacheIndex,
         leadership: LeaderElection,
@@ -50,6 +52,7 @@ class MembershipMonitor:
         self._bus = bus
         self._id = controller
         self._registry = registry
+        self._refused = refused
         self._link = link
         self._prefixes = prefixes
         self._leadership = leadership
@@ -94,16 +97,19 @@ class MembershipMonitor:
 
     async def _on_worker_event(self, message: IncomingMessage) -> None:
         try:
-            event = decode(WorkerEvent, message.payload)
+            event = decode_from(
+                subjects.event_sender(message.subject), WorkerEvent, message.payload
+            )
         except DecodeError as error:
-            logger.error("an event of a worker could not be read: %s", error.message)
+            self._refused.add(error, message.subject)
             return
         worker = event.worker.id
         known = self._registry.worker(worker)
         if event.type == "joined" or known is None:
             logger.info("worker %s: %s", worker, event.type)
         gone = self._registry.on_worker_event(event, time.monotonic())
-        self._leadership.on_term(event.worker.term)
+        if event.type != "left":
+            self._leadership.on_term(event.worker.term)
         if gone is not None:
             self._on_worker_gone(gone)
         if event.type != "left":
@@ -123,16 +129,17 @@ class MembershipMonitor:
 
     async def _on_controller_event(self, message: IncomingMessage) -> None:
         try:
-            event = decode(ControllerEvent, message.payload)
+            event = decode_from(
+                subjects.event_sender(message.subject), ControllerEvent, message.payload
+            )
         except DecodeError as error:
-            logger.error("an event of a controller could not be read: %s", error.message)
+            self._refused.add(error, message.subject)
             return
         report = event.controller
         if report.id == self._id:
             return
         self._registry.on_controller_event(event, time.monotonic())
-        self._leadership.on_term(report.term)
-        self._leadership.on_controllers()
+        self._leadership.on_controller(report)
         if self._leadership.leads or not report.leader:
             return
         if report.state == "draining":

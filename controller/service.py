@@ -12,10 +12,11 @@ from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.intake.request_handler import ClientMessageHandler
 from controller.leader.controller_queries import ControllerQueries
-from controller.leader.election import LeaderElection, LeaseBackend
+from controller.leader.election import LeaderElection
 from controller.leader.leader import LeaderService
+from controller.leader.lease import LeaseBackend
 from controller.leader.transfer import receive_transfer, send_to_successor
-from controller.lifecycle.claimed_workers import REPUBLISHED_WITHIN_S
+from controller.lifecycle.claimed_workers import turns_wait_until
 from controller.lifecycle.machine import RequestStateMachine
 from controller.membership import MembershipMonitor
 from controller.requests.events import EndRequests, ShutdownBegan, WorkerReported
@@ -24,6 +25,7 @@ from controller.rollout.runner import RolloutRunner
 from controller.status import ControllerReporter
 from shared import subjects
 from shared.bus import Bus, Endpoint, IncomingMessage, LeaseStore, MicroService
+from shared.bus_metrics import BusMetrics
 from shared.errors import BusError, SettingsError
 from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import BusLogHandler
@@ -31,6 +33,7 @@ from shared.messages.controller_report import ControllerReport, ControllerState
 from shared.messages.dispatch import Dispatch
 from shared.messages.stream import ErrorDetails
 from shared.metrics_server import serving_metrics
+from shared.refused_messages import RefusedMessages
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
 from shared.settings.changes import Effect, SettingDifference, changes, effect_on_controller
@@ -88,9 +91,11 @@ class Controller:
         silence_limit_s = self._interval_s * failover.missed_heartbeats
         self._registry = NodeRegistry(silence_limit_s, settings.controller.circuit_breaker)
         self._link = LinkMonitor(bus)
-        self._prefixes = PrefixCacheIndex(bus, self._registry)
-        self._metrics = ControllerMetrics(self._registry)
-        self._peers = ControllerQueries(bus)
+        self._refused = RefusedMessages(silence_limit_s)
+        self._prefixes = PrefixCacheIndex(bus, self._registry, self._refused)
+        self._metrics = ControllerMetrics(self._registry, self._refused)
+        self._metrics.registry.register(BusMetrics(bus.statistics))
+        self._peers = ControllerQueries(bus, self._registry, self._refused)
         self._leadership = LeaderElection(
             store or LeaseStore(bus, subjects.LEADER_BUCKET, subjects.LEADER_KEY),
             controller_id,
@@ -121,6 +126,7 @@ class Controller:
             controller_id,
             self.boot_id,
             self._registry,
+            self._refused,
             self._metrics,
             self._leadership,
             self._rollout_runner,
@@ -136,6 +142,7 @@ class Controller:
             bus,
             controller_id,
             self._registry,
+            self._refused,
             self._link,
             self._prefixes,
             self._leadership,
@@ -172,7 +179,6 @@ class Controller:
                 services: tuple[Coroutine[None, None, None], ...] = (
                     self._leadership.run(),
                     self._follow_election(),
-                    self._prefixes.run(),
                     self._rollout_runner.run(),
                     self._status.run(),
                     self._membership.run(),
@@ -187,6 +193,7 @@ class Controller:
                     task.cancel()
         finally:
             await self._rollout_runner.close()
+            await self._prefixes.close()
             await self._step_down()
 
     # Settings.
@@ -280,6 +287,7 @@ class Controller:
             view.reset_unreported()
         machine = RequestStateMachine(
             self.id,
+            self.boot_id,
             self._leadership.term,
             self._settings,
             self._registry,
@@ -289,28 +297,22 @@ class Controller:
             max_bytes=self._bus.max_payload,
             now=now,
             settled_at=settled_at,
-            turns_wait_until=self._turns_wait_until(now, settled_at),
+            turns_wait_until=turns_wait_until(
+                first_term=self._leadership.term == 1,
+                was_released=self._leadership.was_released,
+                started_at=self._started_at,
+                settled_at=settled_at,
+                last_gone_at=self._registry.last_gone_at(now),
+            ),
         )
         self._leader = LeaderService(
-            self._bus, self.id, machine, self._leadership, self._link, self._tracer
+            self._bus, self.id, machine, self._leadership, self._link, self._refused, self._tracer
         )
         await self._leader.open()
         for view in self._registry.workers:
             self._leader.handle(WorkerReported(view.id))
         await self._status.publish("state_changed")
         await self._handler.serve(self._leader)
-
-    def _turns_wait_until(self, now: float, settled_at: float) -> float:
-        """Return until when it may not be known which turns run, or are lost with a worker of which
-        the last leader did not know. A controller that has just started does not know the
-        workers."""
-        leadership = self._leadership
-        if leadership.term == 1:
-            return now
-        if leadership.was_released:
-            return settled_at
-        lost_at = max(self._started_at, self._registry.last_gone_at(now) or self._started_at)
-        return lost_at + REPUBLISHED_WITHIN_S
 
     async def _step_down(self) -> None:
         leader, self._leader = self._leader, None
@@ -319,7 +321,9 @@ class Controller:
             await leader.close()
 
     async def _on_transfer(self, message: IncomingMessage) -> None:
-        await receive_transfer(self._bus, message, self._leader, self._settings.skills)
+        await receive_transfer(
+            self._bus, message, self._leader, self._settings.skills, self._refused
+        )
 
     # Shutdown.
 

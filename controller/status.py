@@ -18,8 +18,9 @@ from shared.errors import BusError
 from shared.ids import BootId, ControllerId, ModelId, SkillName
 from shared.messages.controller_report import ControllerReport, ControllerState
 from shared.messages.events import ControllerEvent, EventType
-from shared.messages.health import ClusterHealth, ControllerHealth
+from shared.messages.health import ClusterHealth, ControllerHealth, UnclaimedWorker
 from shared.messages.health import LeaderInfo as LeaderInfo
+from shared.refused_messages import RefusedMessages
 from shared.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class ControllerReporter:
         controller: ControllerId,
         boot_id: BootId,
         registry: NodeRegistry,
+        refused: RefusedMessages,
         metrics: ControllerMetrics,
         leadership: LeaderElection,
         rollout_runner: RolloutRunner,
@@ -56,6 +58,7 @@ class ControllerReporter:
         self._id = controller
         self._boot_id = boot_id
         self._registry = registry
+        self._refused = refused
         self._metrics = metrics
         self._leadership = leadership
         self._rollout_runner = rollout_runner
@@ -118,9 +121,9 @@ class ControllerReporter:
 
     def cluster_health(self) -> bytes:
         """Return the encoded answer to a health query for the cluster."""
-        workers = [view.report for view in self._registry.workers]
-        ready = sum(worker.state == "ready" for worker in workers)
-        status = "unavailable" if not ready else "ready" if ready == len(workers) else "degraded"
+        views = self._registry.workers
+        ready = sum(view.report.state == "ready" and view.refused_term is None for view in views)
+        status = "unavailable" if not ready else "ready" if ready == len(views) else "degraded"
         leader = LeaderInfo(id=self._id, term=self._leadership.term)
         return encode(
             ClusterHealth(
@@ -130,6 +133,12 @@ class ControllerReporter:
                 controllers=sorted(
                     [self.report(), *self._registry.controllers], key=lambda c: c.id
                 ),
-                workers=workers,
+                workers=[view.report for view in views],
+                ignored=self._refused.ignored(),
+                unclaimed=[
+                    UnclaimedWorker(id=view.id, term=view.refused_term)
+                    for view in views
+                    if view.refused_term is not None
+                ],
             )
         )

@@ -43,6 +43,8 @@ TemplateValues = Annotated[dict[str, Any], Field(max_length=64), AfterValidator(
 
 M = TypeVar("M", bound=BaseModel)
 
+MAX_PROTOCOL = 10**6
+
 
 class WireMessage(BaseModel):
     """Base of messages between our own processes.
@@ -52,7 +54,7 @@ class WireMessage(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
-    protocol: int = PROTOCOL
+    protocol: Annotated[int, Field(ge=0, le=MAX_PROTOCOL)] = PROTOCOL
 
 
 class WireMessagePart(BaseModel):

@@ -10,6 +10,9 @@
     ├── SettingsError             a file, variable or flag has an invalid value
     ├── ModelError                a model cannot be found, loaded or parsed
     ├── DecodeError               bytes that are not a message; has the bytes
+    │   ├── InvalidSubject        a token of the subject is no valid name
+    │   ├── OtherProtocol         the message has another protocol version
+    │   └── WrongSender           the body names another sender than the subject
     └── BusError                  the connection to NATS
         ├── BusUnreachable        no server answers
         ├── NoResponders          no subscriber for the subject of a request
@@ -27,6 +30,7 @@ of them, and `docs/wire.md` prints it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +208,39 @@ class DecodeError(ClusterError):
     """Raised for bytes that are not a message.
 
     Attributes:
+        kind: what is wrong, as metrics count it.
         payload: all of the bytes.
     """
 
     code = "decode"
+    kind: ClassVar[str] = "undecodable"
 
     def __init__(self, message: str, payload: bytes, *, param: str | None = None) -> None:
         super().__init__(message, param=param)
         self.payload = payload
+
+
+class InvalidSubject(DecodeError):
+    """Raised for a subject with a token that is no valid name; `payload` is the subject."""
+
+    kind = "invalid_subject"
+
+
+class OtherProtocol(DecodeError):
+    """
+    Attributes:
+        protocol: the version of the message.
+    """
+
+    kind = "other_protocol"
+
+    def __init__(self, message: str, payload: bytes, protocol: int) -> None:
+        super().__init__(message, payload)
+        self.protocol = protocol
+
+
+class WrongSender(DecodeError):
+    kind = "wrong_sender"
 
 
 class BusError(ClusterError):

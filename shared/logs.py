@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -19,10 +19,11 @@ import orjson
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.codec import decode
 from shared.errors import BusError, DecodeError, SettingsError
+from shared.messages.json_bounds import decode_query
 from shared.messages.logs import LogLevel, RecentLogsQuery
 from shared.settings.tree import LoggingSettings
+from shared.terminal_text import escaped
 from shared.version import PROTOCOL
 
 
@@ -37,7 +38,7 @@ class WatchedLogFile:
         """
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = self._open()
         except OSError as error:
             raise SettingsError(
@@ -73,6 +74,8 @@ class WatchedLogFile:
 
 FIELDS = ("request_id", "client", "model", "worker", "controller", "attempt", "engine", "code")
 _MAX_RECORDS = 1000
+_ENVELOPE_BYTES = 1024
+"""What an answer has beside its records takes less."""
 _PUBLISH_INTERVAL_S = 0.2
 _LEVELS: dict[int, LogLevel] = {
     logging.DEBUG: "debug",
@@ -97,6 +100,18 @@ class EncodedLogRecord(NamedTuple):
     kind: str
     request_id: str | None
     body: bytes
+
+
+def _that_fit(records: Sequence[EncodedLogRecord], max_bytes: int) -> list[EncodedLogRecord]:
+    """Return the latest records that one message can hold."""
+    left = max_bytes - _ENVELOPE_BYTES
+    latest = []
+    for record in reversed(records):
+        left -= len(record.body) + 1
+        if left < 0:
+            break
+        latest.append(record)
+    return latest[::-1]
 
 
 class BusLogHandler(logging.Handler):
@@ -158,11 +173,11 @@ class BusLogHandler(logging.Handler):
             if not message.reply:
                 return
             try:
-                query = decode(RecentLogsQuery, message.payload or b"{}")
+                query = decode_query(RecentLogsQuery, message.payload or b"{}")
             except DecodeError:
                 return
             matching = [line for line in self._lines if query.request_id in (None, line.request_id)]
-            latest = matching[max(0, len(matching) - query.limit) :]
+            latest = _that_fit(matching[max(0, len(matching) - query.limit) :], bus.max_payload)
             records = [orjson.Fragment(line.body) for line in latest]
             answer = orjson.dumps({"protocol": PROTOCOL, "records": records})
             await bus.publish(message.reply, answer)
@@ -261,4 +276,11 @@ class _Record(logging.LogRecord):
 class _TextLines(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+        self.setFormatter(_TerminalFormatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+
+
+class _TerminalFormatter(logging.Formatter):
+    """Escapes what a terminal obeys, and indents the lines of a record after the first one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record)).replace("\n", "\n    ")

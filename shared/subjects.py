@@ -5,15 +5,28 @@
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
-from shared.ids import BootId, ClientName, ControllerId, SkillName, WorkerId
+from shared.errors import InvalidSubject
+from shared.ids import BootId, ClientName, ControllerId, SkillName, WorkerId, is_name
 
 INBOX_PREFIX = "_INBOX"
 """Prefix of the inboxes of clients, followed by the name of the client."""
 INTERNAL_INBOX_PREFIX = "_MLX"
 """Prefix of all other inboxes; a server with authentication lets no client subscribe to them."""
-_LITERAL = re.compile(r"[^ *>\t\r\n.]+(\.[^ *>\t\r\n.]+)*")
-"""A subject without wildcards or empty tokens."""
+MAX_INBOX_CHARACTERS = 256
+"""An inbox stands in the protocol lines of what is sent to it, and in the reply subjects of probes:
+a server ends a connection for a line of more than 4,096 bytes."""
+_INBOX = re.compile(r"[!-)+-\-/-=?-~]+(\.[!-)+-\-/-=?-~]+)*")
+"""A subject of visible ASCII characters, without wildcards or empty tokens. Servers forward others,
+but not every client reads them as the same subject."""
+
+
+_OF_A_CLIENT = re.compile(r"mlx\.(?:(?:infer|request|route)\.|stream\.[^.]*\.)([^.]*)\.")
+
+
+Process = tuple[Literal["worker", "controller"], str]
+"""The kind and the name of a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,8 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("mlx.event.kept.<worker>", "worker", "all controllers", "KeptPrefixes", "none"),
     Subject("mlx.event.controller.<controller>", "controller", "all controllers",
             "ControllerEvent", "none"),
-    Subject("mlx.event.request.<controller>", "worker", "the leader", "RequestEvents", "none"),
+    Subject("mlx.event.request.<controller>.<worker>", "worker", "the leader",
+            "RequestEvents", "none"),
     Subject("$KV.mlx_leader.controller", "controller", "JetStream, all controllers",
             "LeaseRecord", "PubAck"),
     Subject("mlx.rollout.<verb>", "operator, gateway", "every controller; the leader answers",
@@ -127,7 +141,8 @@ def route(client: ClientName, skill: SkillName) -> str:
 
 
 def parse_infer(subject: str) -> tuple[ClientName, SkillName]:
-    """Return client and skill of `mlx.infer.<client>.<skill>` or `mlx.route.<client>.<skill>`."""
+    """Return client and skill of `mlx.infer.<client>.<skill>` or `mlx.route.<client>.<skill>`. They
+    may be no valid names: then the request gets an error."""
     _, _, client, skill = subject.split(".")
     return ClientName(client), SkillName(skill)
 
@@ -137,9 +152,16 @@ def request(client: ClientName, verb: str) -> str:
 
 
 def parse_request(subject: str) -> tuple[ClientName, str]:
-    """Return client and verb of `mlx.request.<client>.<verb>`."""
+    """Return client and verb of `mlx.request.<client>.<verb>`. They may be no valid names: then the
+    query gets an error."""
     _, _, client, verb = subject.split(".")
     return ClientName(client), verb
+
+
+def client_of(subject: str) -> str:
+    """Return the client's token in a subject on which a client publishes; empty without one."""
+    match = _OF_A_CLIENT.match(subject)
+    return match[1] if match is not None else ""
 
 
 def resend_all(worker: WorkerId) -> str:
@@ -148,8 +170,13 @@ def resend_all(worker: WorkerId) -> str:
 
 
 def parse_resend(subject: str) -> ClientName:
-    """Return the client of `mlx.stream.<worker>.<client>.resend`."""
-    return ClientName(subject.split(".")[3])
+    """Return the client of `mlx.stream.<worker>.<client>.resend`.
+
+    Raises:
+        InvalidSubject: it is no valid name.
+    """
+    (client,) = _names(subject, 3)
+    return ClientName(client)
 
 
 def resend(worker: WorkerId, client: ClientName) -> str:
@@ -169,8 +196,13 @@ def worker_control(worker: WorkerId, verb: str) -> str:
 
 
 def parse_worker_control(subject: str) -> str:
-    """Return the verb of `mlx.worker.<worker>.control.<verb>`."""
-    return subject.rsplit(".", 1)[1]
+    """Return the verb of `mlx.worker.<worker>.control.<verb>`.
+
+    Raises:
+        InvalidSubject: it is no valid name.
+    """
+    (verb,) = _names(subject, 4)
+    return verb
 
 
 def worker_alive(worker: WorkerId, boot: BootId) -> str:
@@ -189,8 +221,40 @@ def controller_event(controller: ControllerId) -> str:
     return f"mlx.event.controller.{controller}"
 
 
-def request_event(controller: ControllerId) -> str:
-    return f"mlx.event.request.{controller}"
+def request_event(controller: ControllerId, worker: WorkerId) -> str:
+    return f"mlx.event.request.{controller}.{worker}"
+
+
+def request_event_all(controller: ControllerId) -> str:
+    """Return the subject of the request events of all workers for a controller."""
+    return f"mlx.event.request.{controller}.*"
+
+
+def event_sender(subject: str) -> str:
+    """Return who sent an event: the last token of its subject. Nobody else may publish there.
+
+    Raises:
+        InvalidSubject: it is no valid name.
+    """
+    _, _, sender = subject.rpartition(".")
+    if not is_name(sender):
+        raise _invalid(subject)
+    return sender
+
+
+def process_of(subject: str) -> Process | None:
+    """Return the worker or controller that sends events on a subject, or answers there; None if the
+    subject is not that of a process with a valid name."""
+    match subject.split("."):
+        case ["mlx", "event", "worker" | "kept", name] if is_name(name):
+            return "worker", name
+        case ["mlx", "event", "request", _, name] if is_name(name):
+            return "worker", name
+        case ["mlx", "worker", name, *_] if is_name(name):
+            return "worker", name
+        case ["mlx", "event" | "health", "controller", name] if is_name(name):
+            return "controller", name
+    return None
 
 
 def controller_health(controller: ControllerId) -> str:
@@ -209,6 +273,22 @@ def log(kind: str, identity: str) -> str:
     return f"mlx.log.{kind}.{identity}"
 
 
+def reply_number(subject: str) -> int:
+    """Return the number that an inbox ends with; -1 without one."""
+    _, _, number = subject.rpartition(".")
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else -1
+
+
+def parse_log(subject: str) -> tuple[str, str]:
+    """Return kind and id of `mlx.log.<kind>.<id>`.
+
+    Raises:
+        InvalidSubject: one of them is no valid name.
+    """
+    kind, identity = _names(subject, 2, 3)
+    return kind, identity
+
+
 def inbox_prefix(role: str, name: str) -> str:
     """Return the prefix of the inboxes of a user."""
     if role == "client":
@@ -220,7 +300,7 @@ def is_any_inbox(subject: str) -> bool:
     """Whether `subject` is an inbox. Replies go to inboxes only: on a subject of the cluster a
     reply would be an order, with the permissions of the process that replies."""
     inboxes = subject.startswith((f"{INBOX_PREFIX}.", f"{INTERNAL_INBOX_PREFIX}."))
-    return inboxes and _LITERAL.fullmatch(subject) is not None
+    return inboxes and _is_bounded(subject)
 
 
 def may_receive(subject: str, client: ClientName, *, strict: bool) -> bool:
@@ -238,6 +318,26 @@ def is_inbox(subject: str, client: ClientName, *, strict: bool) -> bool:
         strict: where the server authenticates, the inbox must be the client's own.
     """
     prefix = f"{INBOX_PREFIX}.{client}." if strict else f"{INBOX_PREFIX}."
-    if not subject.startswith(prefix):
-        return False
-    return _LITERAL.fullmatch(subject) is not None
+    return subject.startswith(prefix) and _is_bounded(subject)
+
+
+def _names(subject: str, *positions: int) -> list[str]:
+    """Return the tokens of a subject at these positions.
+
+    Raises:
+        InvalidSubject: one of them is no valid name.
+    """
+    tokens = subject.split(".")
+    if len(tokens) <= max(positions) or not all(is_name(tokens[at]) for at in positions):
+        raise _invalid(subject)
+    return [tokens[at] for at in positions]
+
+
+def _invalid(subject: str) -> InvalidSubject:
+    return InvalidSubject(
+        "a token of the subject is no valid name", subject.encode(errors="replace")
+    )
+
+
+def _is_bounded(subject: str) -> bool:
+    return len(subject) <= MAX_INBOX_CHARACTERS and _INBOX.fullmatch(subject) is not None

@@ -2,8 +2,8 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-PROTOCOL = 2
-"""Carried by every internal message, so that versions can be mixed during an upgrade."""
+PROTOCOL = 3
+"""Carried by every internal message. Workers and controllers ignore other versions."""
 
 try:
     VERSION = version("mlx-nats-cluster")

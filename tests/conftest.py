@@ -37,7 +37,7 @@ from tests.processes import (  # noqa: E402
 )
 from worker.models import demo_model  # noqa: E402
 
-pytest_plugins = ["tests.access.plugin", "tests.hangs", "tests.parallel"]
+pytest_plugins = ["tests.access.plugin", "tests.hangs", "tests.parallel", "tests.ties"]
 
 _INBOXES = inbox_prefix("client", LOCAL_CLIENT)
 

@@ -7,6 +7,7 @@ pytest-xdist does not have, and knows nothing of tasks.
 import asyncio
 import faulthandler
 import gc
+import inspect
 import os
 import sys
 import threading
@@ -38,6 +39,8 @@ def _waits_at(task: "asyncio.Task[object]") -> Iterator[str]:
     while (frame := getattr(waiting, "cr_frame", getattr(waiting, "ag_frame", None))) is not None:
         yield f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}"
         waiting = getattr(waiting, "cr_await", getattr(waiting, "ag_await", None))
+        if type(waiting).__name__.startswith("async_generator_"):  # a fixture's next step
+            waiting = next(filter(inspect.isasyncgen, gc.get_referents(waiting)), waiting)
     if waiting is not None:
         yield repr(waiting)
 

@@ -1,9 +1,11 @@
 """What a NATS server sends, cut into protocol frames, however TCP cut it into segments."""
 
 import json
+import re
 from dataclasses import dataclass
 
 _END = b"\r\n"
+_BLANKS = re.compile(rb"[ \t]+")
 _LONGEST_LINE_BYTES = 1024 * 1024
 _MESSAGES = (b"MSG", b"HMSG")
 _LINES = (b"INFO", b"PING", b"PONG", b"+OK", b"-ERR")
@@ -59,8 +61,8 @@ class FrameReader:
             if len(self._buffer) - start > _LONGEST_LINE_BYTES:
                 raise ProtocolBroken("a line without an end")
             return None
-        words = bytes(self._buffer[start:end]).split()
-        operation = words[0].upper() if words else b""
+        words = _BLANKS.split(bytes(self._buffer[start:end]).strip(b" \t"))
+        operation = words[0].upper()
         if operation in _LINES:
             raw = bytes(self._buffer[start : end + len(_END)])
             return Frame(operation.decode(), raw)
@@ -79,7 +81,7 @@ class FrameReader:
         if self._buffer[payload_end:whole] != _END:
             raise ProtocolBroken(f"a payload of {int(words[-1])} bytes that goes on after them")
         raw = bytes(self._buffer[start:whole])
-        return Frame(words[0].upper().decode(), raw, words[1].decode())
+        return Frame(words[0].upper().decode(), raw, words[1].decode(errors="backslashreplace"))
 
 
 def at_address(frame: Frame, host: str, port: int) -> Frame:

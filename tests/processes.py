@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ from shared.service import PARENT_VARIABLE
 from tests.access.roles import cluster_up, drawn, register, server_settings
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
+RELOADED = "Reloaded server configuration"
+"""What a NATS server logs."""
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 COMMON_SETTINGS = {
     "CLUSTER__WORKER__KV_CACHE__DISK_MB": "0",
@@ -33,11 +36,18 @@ processes that share two cores spend their time waiting for one another, and a w
 a cluster would find that of another test."""
 
 
+_PORTS = range(10_000, 32_000)
+"""Below those that systems give to connections and to who binds port 0: another process may take
+one of those between the moment it is found free and the moment its server starts."""
+
+
 def free_port() -> str:
     """One on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    while True:
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return str(port)
 
 
 class RunningNats(Protocol):
@@ -94,6 +104,15 @@ class NatsProcess:
             )
         self._port = wait_for(lambda: _listening_port(ports), "the NATS server listens")
         register(self.url, self._secured)
+
+    def reload(self, settings: Mapping[str, Any]) -> None:
+        """Let the server take other settings while it runs, and return once it has."""
+        assert self._process is not None
+        log = self._folder / "server.log"
+        before = log.read_text().count(RELOADED)
+        (self._folder / "server.json").write_text(json.dumps(settings))
+        self._process.send_signal(signal.SIGHUP)
+        wait_for(lambda: log.read_text().count(RELOADED) > before, "the server has reloaded")
 
     def kill(self) -> None:
         assert self._process is not None

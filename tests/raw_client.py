@@ -1,6 +1,7 @@
 """A plain NATS client that publishes a request by hand, where the client library would repeat and
 repair."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from shared.bus.client import PatchedNatsClient
 from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client, connect_options
 from tests.faults.asks import Ask
+
+_CONNECT_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,19 @@ class RawClient:
 
 @asynccontextmanager
 async def plain_client(settings: NatsSettings) -> AsyncIterator[PatchedNatsClient]:
-    """A connection that comes back whenever the server does."""
+    """A connection that comes back whenever the server does.
+
+    Raises:
+        TimeoutError: no server took it within the limit.
+    """
     client = PatchedNatsClient()
-    await client.connect(
-        **(connect_options(settings) | {"reconnect_time_wait": 0.1}),
-        max_reconnect_attempts=-1,
-        error_cb=_ignore,
-    )
     try:
+        async with asyncio.timeout(_CONNECT_LIMIT_S):  # nats-py itself tries for ever
+            await client.connect(
+                **(connect_options(settings) | {"reconnect_time_wait": 0.1}),
+                max_reconnect_attempts=-1,
+                error_cb=_ignore,
+            )
         yield client
     finally:
         await client.close()

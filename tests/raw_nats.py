@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +13,13 @@ import nkeys
 from shared.bus.options import client_options
 from shared.settings.nats import NatsSettings
 
-_CONNECT = {"verbose": False, "pedantic": False, "lang": "raw", "version": "0"}
+_CONNECT = {"verbose": False, "pedantic": False, "lang": "raw", "version": "0", "headers": True}
+
+
+def publish(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
+    """The command, whatever the bytes."""
+    line = b" ".join(part for part in (b"PUB", subject, reply, b"%d" % len(payload)) if part)
+    return line + b"\r\n" + payload + b"\r\n"
 
 
 class RawConnection:
@@ -36,20 +43,54 @@ class RawConnection:
 
     async def __aexit__(self, *_: object) -> None:
         self._writer.close()
-        await self._writer.wait_closed()
+        with contextlib.suppress(OSError):  # which the server may have closed before
+            await self._writer.wait_closed()
 
     def send(self, line: bytes) -> None:
         self._writer.write(line)
 
     def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
-        line = " ".join(part for part in ("PUB", subject, reply, str(len(payload))) if part)
-        self.send(line.encode() + b"\r\n" + payload + b"\r\n")
+        self.send(publish(subject.encode(), payload, reply.encode()))
+
+    async def round_trip(self) -> list[bytes]:
+        """Wait until the server has read all that was sent; what it said meanwhile.
+
+        Raises:
+            ConnectionError: it has closed the connection.
+        """
+        self.send(b"PING\r\n")
+        said = []
+        while (line := await self._reader.readline()) != b"PONG\r\n":
+            if not line:
+                raise ConnectionError("the server closed the connection")
+            said.append(line)
+        return said
 
     def _proof(self, seed: str) -> dict[str, str]:
         """That the server's nonce was signed by who has the seed."""
         key = nkeys.from_seed(bytearray(Path(seed).read_bytes()))
         signature = base64.urlsafe_b64encode(key.sign(self.info["nonce"].encode()))
         return {"nkey": key.public_key.decode(), "sig": signature.decode().rstrip("=")}
+
+    async def drain(self) -> None:
+        """Wait until the server takes in more.
+
+        Raises:
+            ConnectionError: it has closed the connection.
+        """
+        if self._writer.is_closing():
+            raise ConnectionError("the server closed the connection")
+        await self._writer.drain()
+
+    async def discard(self) -> None:
+        """Read on, until the server closes the connection."""
+        with contextlib.suppress(OSError):
+            while await self._reader.read(65536):
+                pass
+
+    async def line(self) -> bytes:
+        """The next line that the server says; empty once it has closed the connection."""
+        return await self._reader.readline()
 
     async def last_words(self) -> bytes:
         """All that the server says until it closes the connection."""

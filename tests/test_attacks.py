@@ -117,7 +117,14 @@ def ask(tokens: int = 20, **fields: Any) -> dict[str, Any]:
 
 async def test_it_does_not_hear_what_others_are_told(scene: Scene) -> None:
     async with attacker(scene) as eve, client(scene, scene.ada) as ada:
-        subjects = ["_INBOX.ada.>", "_INBOX.>", ">", "mlx.>", "mlx.event.request.*", "mlx.log.*.*"]
+        subjects = [
+            "_INBOX.ada.>",
+            "_INBOX.>",
+            ">",
+            "mlx.>",
+            "mlx.event.request.*.*",
+            "mlx.log.*.*",
+        ]
         for subject in subjects:
             await eve.hear(subject)
         assert len(await eve.settled()) == len(subjects)
@@ -193,7 +200,7 @@ async def test_it_gives_no_orders_and_forges_no_facts(scene: Scene) -> None:
         "mlx.rollout.show",
         "mlx.event.worker.mac-2",
         "mlx.event.controller.c-1",
-        "mlx.event.request.c-1",
+        "mlx.event.request.c-1.mac-2",
         "mlx.logs.recent",
         "$JS.API.STREAM.DELETE.KV_mlx_leader",
         "$JS.API.STREAM.LIST",

@@ -38,6 +38,11 @@ _NO_INBOXES = [
     "mlx.worker.worker-1.infer",
     "mlx.event.worker.worker-1",
     "$JS.API.INFO",
+    "_INBOX.local." + "x" * 300,
+    "_INBOX.local." + "x" * 3900,
+    "_INBOX.local.\x01x",
+    "_INBOX.local.\x7fx",
+    "_INBOX.local.é",
 ]
 
 

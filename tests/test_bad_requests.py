@@ -22,6 +22,7 @@ _CHANGED = [*bad_requests.BAD_FIELDS, *bad_requests.FOUND_LATER]
 _WHOLE, _MULTIPLEXED = "without streaming", "multiplexed"
 _ROWS: dict[str, list[BadRequest]] = {
     "unreadable": bad_requests.UNREADABLE,
+    "beyond the bounds": bad_requests.BEYOND_BOUNDS,
     "keys twice": bad_requests.DUPLICATES,
     "bad names": bad_requests.BAD_NAMES,
     "bad fields": bad_requests.BAD_FIELDS,

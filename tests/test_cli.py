@@ -67,7 +67,7 @@ def test_status_as_json_is_the_health_of_the_cluster(tiny_cluster: ClusterProces
         return None if busy else health
 
     health = wait_for(idle, "what other tests asked for has ended")
-    assert health["protocol"] == 2
+    assert health["protocol"] == 3
     assert health["leader"] == {"id": "controller-1", "term": 1}
     assert health["skills"] == {"chat": ["tiny"]}
     assert [controller["id"] for controller in health["controllers"]] == ["controller-1"]

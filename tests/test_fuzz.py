@@ -30,7 +30,7 @@ from shared.messages.health import ClusterHealth, ControllerHealth, WorkerHealth
 from shared.messages.logs import LogRecord, RecentLogs, RecentLogsQuery
 from shared.messages.request import InferenceRequest
 from shared.messages.request_events import RequestEvents
-from shared.messages.request_parsing import RequestHeader, parse_request
+from shared.messages.request_parsing import RequestHeader, parse_measured
 from shared.messages.rollout import RolloutReply, RolloutState, Version
 from tests.bad_values import Shape
 from tests.random_json import near, random_value
@@ -79,7 +79,7 @@ def test_bytes_are_a_request_or_an_error_that_says_why_not(random: Random) -> No
     payload = near(random, REQUESTS)
     note(repr(payload))
     try:
-        request = parse_request(payload)
+        request = parse_measured(payload)[0]
     except RequestError as error:
         assert error.message and error.code in ERROR_CODES and not error.retryable
     else:

@@ -15,6 +15,7 @@ from shared.ids import WorkerId
 from shared.messages.dispatch import choice_seed
 from shared.messages.health import LeaderInfo
 from shared.messages.stream import ChoiceOutput
+from shared.version import PROTOCOL
 from tests.access.roles import as_client, as_tester
 from tests.asking import Answer, Asker
 from tests.processes import ClusterProcess, cluster_process
@@ -69,7 +70,7 @@ async def dispatch(asker: Asker, worker: str, seed: int, leader: LeaderInfo, **b
         "request_id": inbox, "client": "local", "skill": "chat", "model": body.pop("model"),
         "attempt": 0, "inboxes": [inbox], "seed": seed, "elapsed_ms": 0.0, "request": body,
     }  # fmt: skip
-    batch = {"protocol": 2, "owner": leader.id, "term": leader.term, "dispatches": [order]}
+    batch = {"protocol": PROTOCOL, "owner": leader.id, "term": leader.term, "dispatches": [order]}
     subject = subjects.worker_infer(WorkerId(worker))
     await asker.client.request(subject, json.dumps(batch).encode(), timeout=20)
     await asyncio.wait_for(answer.ended.wait(), 60)

@@ -21,6 +21,7 @@ from shared.messages import (
     events,
     files,
     health,
+    json_bounds,
     logs,
     request,
     request_events,
@@ -108,6 +109,22 @@ def error_table() -> str:
     return "\n".join(rows)
 
 
+def bounds_table() -> str:
+    rows = [
+        ("objects and lists inside one another", json_bounds.MAX_DEPTH),
+        ("objects and lists", json_bounds.MAX_CONTAINERS),
+        ("messages, parts, calls and tools (objects in lists)", json_bounds.MAX_LISTED_OBJECTS),
+        ("values in objects and lists; most can only be token ids", json_bounds.MAX_VALUES),
+        ("strings, keys included", json_bounds.MAX_STRINGS),
+        ("keys of one object", json_bounds.MAX_KEYS),
+        ("characters of a key", json_bounds.MAX_KEY_CHARACTERS),
+        ("bits of an integer, with its sign", 64),
+        ("bytes of a query: `cancel`, `status`, `resend`, a list", json_bounds.MAX_QUERY_BYTES),
+    ]
+    lines = [f"| {what} | {bound:,} |" for what, bound in rows]
+    return "\n".join(["| what | bound |", "|---|---|", *lines])
+
+
 def request_table() -> str:
     """The fields of a request with their types and defaults."""
     schema = json_schema(request.InferenceRequest)
@@ -127,6 +144,7 @@ def page_text(page: str) -> str:
     for name, table in (
         ("subjects", subject_table()),
         ("errors", error_table()),
+        ("bounds", bounds_table()),
         ("request", request_table()),
     ):
         pattern = rf"(<!-- {name}: made by `make docs` -->\n).*?(\n<!-- end -->)"

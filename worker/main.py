@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from shared import subjects
 from shared.bus import Bus
+from shared.bus_metrics import BusMetrics
 from shared.cli.membership_commands import membership_commands
 from shared.cli.options import (
     json_option,
@@ -182,7 +183,8 @@ async def _serve(
         nonlocal restart
         await _check_name(bus, identity)
         agent = WorkerAgent(settings, bus, identity, logs, configuration, tracer)
-        registry = worker_registry(agent.report)
+        registry = worker_registry(agent.report, agent.refused)
+        registry.register(BusMetrics(bus.statistics))
         with serving_metrics(settings.worker.metrics, registry, section="worker.metrics") as url:
             if url is not None:
                 logger.info("Prometheus metrics at %s", url)

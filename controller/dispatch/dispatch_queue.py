@@ -164,6 +164,11 @@ class DispatchQueue:
                 unanswered += self._fail_unanswered(due, refusal)
         return messages, unanswered
 
+    def asked(self, number: int) -> tuple[WorkerId, BootId] | None:
+        """Return who was sent a message and has not answered it yet."""
+        sent = self._sent.get(number)
+        return (sent.worker.id, sent.worker.boot_id) if sent is not None else None
+
     def answered(
         self, number: int, reply: DispatchReply | None, now: float
     ) -> list[DispatchOutcome]:
@@ -179,6 +184,8 @@ class DispatchQueue:
         if reply is None:
             message = f"worker {worker.id} does not listen"
             return self._settle(number, DispatchRejection(code="worker_lost", message=message))
+        if reply.refusal is not None:
+            return self._settle(number, reply.refusal)
         if len(reply.results) != len(sent.entries):
             counts = f"{len(reply.results)} results for {len(sent.entries)} dispatches"
             message = f"worker {worker.id} answered {counts}"

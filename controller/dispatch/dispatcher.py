@@ -14,7 +14,6 @@ from controller.dispatch.wait_queue import RetrySchedule, WaitQueue
 from controller.fleet.placement import Outcome, RequestPlacement
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
-from controller.requests.client_messages import accepted_status
 from controller.requests.instructions import InstructionBuilder
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import WORKER_FAULTS, TrackedRequest, WorkerRejection
@@ -124,7 +123,11 @@ class Dispatcher:
             return error
         prefill_ms = decision.chosen.ttft.prefill_ms
         placement = RequestPlacement(
-            decision.worker, prefill_ms, now, choices=request.contents.slots
+            decision.worker,
+            prefill_ms,
+            now,
+            choices=request.contents.slots,
+            client=request.client,
         )
         if request.contents.debug:
             request.route = self.router.route(request, query, decision)
@@ -150,9 +153,10 @@ class Dispatcher:
             self._fail_unplaced(displaced, displaced.no_route)
 
     def _set_wait(self, request: TrackedRequest, error: NoRoute) -> None:
-        """Set why and until when a request waits."""
+        """Set why and until when a request waits; an interrupted one is looked at again then."""
         max_wait_s = _STARTS_WITHIN_S if error.is_starting else self.waiting.max_wait_s
-        request.wake_at = max((request.waiting_since or 0.0) + max_wait_s, self._settled_at)
+        since = self._out.now if request.failures.interrupted else request.waiting_since or 0.0
+        request.wake_at = max(since + max_wait_s, self._settled_at)
         request.reason, request.no_route = error.code, error
 
     def _is_worth_waiting(self, request: TrackedRequest, error: NoRoute) -> bool:
@@ -163,9 +167,13 @@ class Dispatcher:
         return self.waiting.enabled and (error.is_temporary or any(map(is_temporary, rejections)))
 
     def give_up_waiting(self, request: TrackedRequest) -> None:
-        """No worker had capacity in time."""
-        self.waiting.remove(request, unplaced=True)
+        """No worker had capacity in time. An interrupted request waits on, unless no worker is
+        left."""
         assert request.no_route is not None
+        if request.failures.interrupted and not request.no_route.no_workers:
+            self.place_again(request)
+            return
+        self.waiting.remove(request, unplaced=True)
         self._fail_unplaced(request, request.no_route)
 
     def _fail_unplaced(self, request: TrackedRequest, error: NoRoute) -> None:
@@ -178,7 +186,7 @@ class Dispatcher:
         if request.rejected:  # the other workers are ineligible
             reason = most_relevant_reason([all_rejected(request), error])
         # The failure of the last attempt says more than the lack of another worker.
-        end = request.last_error or ErrorDetails.from_exception(reason)
+        end = request.failures.last_error or ErrorDetails.from_exception(reason)
         self._fire(request, "end_requested", end)
 
     def retry_waiting(self) -> None:
@@ -221,8 +229,6 @@ class Dispatcher:
                 (now - failed_at) * 1000, self.failovers_ms.get(worker, 0.0)
             )
         self._out.log(logging.DEBUG, f"dispatched to {request.worker}", request)
-        if request.contents.stream and decision is not None and decision.worker.protocol < 2:
-            self._out.send_to_client(request, accepted_status(request), request.inboxes)
 
     def rejected(self, request: TrackedRequest, outcome: DispatchOutcome) -> None:
         """The worker rejected a request, or did not answer."""
@@ -237,7 +243,8 @@ class Dispatcher:
         if refusal.code == "worker_lost":
             self.unresponsive.add((view.id, view.report.boot_id))
         request.rejected[view.id] = WorkerRejection(refusal, view.report.boot_id, view.seen_at)
-        outcome_kind: Outcome = "fault" if refusal.code in WORKER_FAULTS else "other"
+        is_fault = outcome.unknown or refusal.code in WORKER_FAULTS
+        outcome_kind: Outcome = "fault" if is_fault else "other"
         request.detach(outcome_kind, self._out.now, refusal.code)
         self._out.record_spans(request)
 
@@ -259,7 +266,7 @@ class Dispatcher:
         """Start another attempt after a failed one, which continues the answer; end the request if
         no further attempt is allowed."""
         now = self._out.now
-        if request.crashes >= _MAX_CRASHES_PER_REQUEST:
+        if request.failures.crashes >= _MAX_CRASHES_PER_REQUEST:
             code = "request_crashes_engine"
             error = ErrorDetails.of(code, ERROR_CODES[code].meaning)
         delay_s = self._delay_s(request, error)
@@ -284,12 +291,16 @@ class Dispatcher:
             self._fire(request, "backoff_ended")
 
     def _delay_s(self, request: TrackedRequest, error: ErrorDetails) -> float | None:
-        """Return the delay until the next attempt; None if there is none. The first migration of a
-        request is immediate, because a client is reading its answer."""
+        """Return the delay until the next attempt; None if there is none. The first migration since
+        the answer last grew is immediate, because a client is reading it."""
         if not is_retryable(error.code):
             return None
+        failures = request.failures.in_a_row_with(
+            error, started=request.started, grown=request.grown
+        )
+        failures = max(1, failures)
         if not request.started:
-            return self._retries.delay_s(request.failures + 1)
-        if request.migrations >= self._settings.controller.failover.migration_limit:
+            return self._retries.delay_s(failures)
+        if failures > self._settings.controller.failover.migration_limit:
             return None
-        return self._retries.backoff_s(request.migrations) if request.migrations else 0.0
+        return self._retries.backoff_s(failures - 1) if failures > 1 else 0.0

@@ -41,6 +41,7 @@ def route_query_of(
         models=request.models,
         requires=body.requires,
         level=body.level,
+        client=request.client,
         text_bytes=body.text_bytes(turns),
         token_ids=sum(len(prompt) for prompt in body.prompts if not isinstance(prompt, str)),
         links=links,

@@ -87,9 +87,9 @@ class Router:
             NoRoute: no worker can serve the request now.
         """
         excluded = {id for id, each in request.rejected.items() if not self._changed(id, each)}
-        if request.failed_workers:
+        if request.failures.workers:
             with contextlib.suppress(NoRoute):
-                also_excluded = {*excluded, *request.failed_workers}
+                also_excluded = {*excluded, *request.failures.workers}
                 return self._choose(query, also_excluded, self._policy, now)
         return self._choose(query, excluded, self._policy, now)
 
@@ -165,7 +165,7 @@ def is_temporary(rejection: WorkerRejection) -> bool:
     or did not answer, in which case it may be restarted."""
     refusal = rejection.refusal
     return refusal.retry_after_ms is not None or refusal.code in (
-        *TEMPORARY, "worker_lost", "not_claimed"
+        *TEMPORARY, "worker_lost", "not_claimed", "stale_term"
     )  # fmt: skip
 
 
@@ -177,12 +177,14 @@ def _slots(view: WorkerView, model: ModelId, body: InferenceRequest) -> int:
 
 
 def waiting_kind(request: TrackedRequest, query: RouteQuery) -> Hashable:
-    """Return a key: requests with the same key can be served by the same workers. None for a
-    request that was rejected or failed on some worker."""
-    if request.rejected or request.failed_workers:
+    """Return a key: requests with the same key can be served by the same workers, and the queues
+    have room for all of them or for none. None for a request that was rejected or failed on some
+    worker."""
+    if request.rejected or request.failures.workers:
         return None
     requires = query.requires
-    return tuple(query.models), requires and requires.model_dump_json(), query.abilities
+    requirements = requires and requires.model_dump_json()
+    return request.client, tuple(query.models), requirements, query.abilities
 
 
 def all_rejected(request: TrackedRequest) -> Unavailable:

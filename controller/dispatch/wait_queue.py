@@ -1,5 +1,6 @@
 """When a request is dispatched again: once a worker has capacity, or some time after a failure."""
 
+import sys
 from collections.abc import Callable, Hashable
 
 from controller.requests.metrics import DispatchCounts
@@ -12,13 +13,15 @@ from shared.settings.controller import WaitingRoomSettings as Limits
 
 
 class WaitQueue:
-    """Requests by priority, then in the order of arrival.
+    """Requests by priority, then in the order of arrival. Interrupted requests go first, and are
+    not subject to the limits: a worker had accepted them.
 
     Args:
         totals: counts the requests that wait.
 
     Attributes:
-        max_wait_s: how long a request waits for capacity.
+        max_wait_s: how long a request waits for capacity. An interrupted one waits until its
+            deadline.
         enabled: whether requests wait for capacity. Requests always wait for a worker that is
             expected to return.
     """
@@ -29,6 +32,9 @@ class WaitQueue:
         self._queue: PriorityQueue[TrackedRequest, Hashable] = PriorityQueue(
             limits.max_depth, kind=lambda request: request.waiting_kind, reject_when_full=False
         )
+        self._interrupted: PriorityQueue[TrackedRequest, Hashable] = PriorityQueue(
+            sys.maxsize, kind=lambda request: request.waiting_kind
+        )
         self._totals = totals
         totals.waiting = 0
 
@@ -38,7 +44,7 @@ class WaitQueue:
         self._queue.configure(limits.max_depth)
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._interrupted)
 
     def ahead_of(self, level: Priority, kind: Hashable) -> NoRoute | None:
         """Return why the requests wait that a new request of this kind must not overtake; None if
@@ -53,7 +59,8 @@ class WaitQueue:
     def add(self, request: TrackedRequest, now: float) -> TrackedRequest | None:
         """Add a request. If the queue was full, return the request that is not in the queue: this
         one or a displaced one."""
-        displaced = self._queue.push(request, now)
+        queue = self._interrupted if request.failures.interrupted else self._queue
+        displaced = queue.push(request, now)
         self._totals.waited += displaced is not request
         self._totals.unplaced += displaced not in (None, request)
         self._totals.waiting = len(self)
@@ -65,7 +72,9 @@ class WaitQueue:
         Args:
             unplaced: no worker was found.
         """
-        if request.request is not None and self._queue.remove(request):
+        if request.request is None:
+            return
+        if self._interrupted.remove(request) or self._queue.remove(request):
             self._totals.unplaced += unplaced
             self._totals.waiting = len(self)
 
@@ -73,7 +82,7 @@ class WaitQueue:
         """Try to place the requests in order; of those with the same kind and priority, until one
         finds no worker."""
         unplaced: set[Hashable] = set()
-        for request in list(self._queue):
+        for request in [*self._interrupted, *self._queue]:
             alike = request.waiting_kind, request.level
             if request.waiting_kind is None or alike not in unplaced:
                 place_again(request)

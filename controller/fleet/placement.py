@@ -3,9 +3,11 @@
 from typing import Literal
 
 from controller.fleet.worker_view import WorkerView
+from shared.ids import ClientName
 
 Outcome = Literal["served", "fault", "other"]
 """The worker did its part, failed by its own fault, or the outcome says neither."""
+_NOBODY = ClientName("")
 
 
 class RequestPlacement:
@@ -13,10 +15,18 @@ class RequestPlacement:
     later reports change nothing."""
 
     def __init__(
-        self, view: WorkerView, prefill_ms: float, now: float, *, choices: int = 1
+        self,
+        view: WorkerView,
+        prefill_ms: float,
+        now: float,
+        *,
+        choices: int = 1,
+        client: ClientName = _NOBODY,
     ) -> None:
         self._view = view
         self._choices = choices
+        self._client = client
+        view.held[client] += 1
         self._call = view.breaker.begin(now) if view.breaker is not None else 0
         self._state: Literal["offered", "accepted", "ended"] = "offered"
         self._judged = False
@@ -39,6 +49,7 @@ class RequestPlacement:
         """Record that the worker no longer has the request."""
         if self._state == "ended":
             return
+        self._view.release(self._client)
         if self._state == "offered":
             self._view.answered(self, accepted=False)
         else:

@@ -1,6 +1,5 @@
 """Which prefixes each worker has cached: as workers report them, and as expected until they do."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -10,17 +9,22 @@ from types import MappingProxyType
 from controller.fleet.registry import NodeRegistry
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.codec import decode, encode
+from shared.codec import encode
 from shared.errors import BusError, DecodeError
 from shared.ids import BootId, SessionKey, WorkerId
 from shared.messages.control import ControlReply, TellKept
 from shared.messages.events import KeptPrefixes, Tier
 from shared.messages.prefixes import session_link
+from shared.messages.sender import decode_from
 from shared.messages.worker_report import WorkerReport
+from shared.refused_messages import RefusedMessages
+from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 5.0
+_MAX_QUERIES = 256
+"""Workers that are asked at a time."""
 _NO_LINKS: Mapping[str, Tier] = MappingProxyType({})
 _EXPECTED_S = 10.0
 """An expected prefix that is not reported within this time is not cached; workers report every
@@ -54,20 +58,24 @@ class PrefixCacheIndex:
     ignored."""
 
     def __init__(
-        self, bus: Bus, registry: NodeRegistry, clock: Callable[[], float] = time.monotonic
+        self,
+        bus: Bus,
+        registry: NodeRegistry,
+        refused: RefusedMessages,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bus = bus
         self._registry = registry
+        self._refused = refused
         self._clock = clock
         self._by_worker: dict[WorkerId, _WorkerPrefixes] = {}
         self._workers_by_hash: dict[str, set[WorkerId]] = {}
-        self._to_query: asyncio.Queue[WorkerId] = asyncio.Queue()
+        self._querying: set[WorkerId] = set()
+        self._tasks = Tasks()
 
-    async def run(self) -> None:
-        """Request full reports, as `request_full_report` asks for them, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                tasks.create_task(self._query(await self._to_query.get()))
+    async def close(self) -> None:
+        """Request no more reports."""
+        await self._tasks.end()
 
     async def open(self) -> None:
         await self._bus.subscribe(subjects.PREFIX_EVENT_ALL, self._on_report)
@@ -112,27 +120,37 @@ class PrefixCacheIndex:
                 self._workers_by_hash.setdefault(link, set()).add(worker)
 
     def request_full_report(self, worker: WorkerId) -> None:
-        """Have a worker report everything that it has cached."""
-        self._to_query.put_nowait(worker)
+        """Have a worker report everything that it has cached, unless it is being asked already or
+        too many others are: the next incremental report then shows the gap again."""
+        if worker not in self._querying and len(self._querying) < _MAX_QUERIES:
+            self._querying.add(worker)
+            self._tasks.start(self._query(worker))
 
     async def _query(self, worker: WorkerId) -> None:
         """A worker that does not answer is queried again after its next incremental report."""
+        order = TellKept()
+        subject = subjects.worker_control(worker, order.verb)
         try:
-            order = TellKept()
-            subject = subjects.worker_control(worker, order.verb)
             answer = await self._bus.request(subject, encode(order), timeout_s=_ANSWER_S)
-            report = decode(ControlReply, answer.payload).kept
-        except (BusError, DecodeError) as error:
+            report = decode_from(worker, ControlReply, answer.payload).kept
+        except BusError as error:
             logger.debug("worker %s does not report its cached prefixes: %s", worker, error.message)
             return
+        except DecodeError as error:
+            self._refused.add(error, subject)
+            return
+        finally:
+            self._querying.discard(worker)
         if report is not None and self._registry.worker(report.worker) is not None:
             self.apply_report(report)
 
     async def _on_report(self, message: IncomingMessage) -> None:
         try:
-            report = decode(KeptPrefixes, message.payload)
+            report = decode_from(
+                subjects.event_sender(message.subject), KeptPrefixes, message.payload
+            )
         except DecodeError as error:
-            logger.error("a report of cached prefixes could not be read: %s", error.message)
+            self._refused.add(error, message.subject)
             return
         if self._registry.worker(report.worker) is None:
             return  # the worker is queried when it joins

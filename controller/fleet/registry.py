@@ -33,7 +33,6 @@ class WorkerGone:
 class _Controller:
     report: ControllerReport
     seen_at: float
-    protocol: int
 
 
 class NodeRegistry:
@@ -110,16 +109,9 @@ class NodeRegistry:
         return sorted((known.report for known in self._controllers.values()), key=lambda r: r.id)
 
     @property
-    def old_controllers(self) -> list[ControllerId]:
-        """Controllers of a release without leaders, in which every controller accepts requests."""
-        return sorted(id for id, known in self._controllers.items() if known.protocol < 2)
-
-    @property
-    def highest_term(self) -> int:
-        """The highest term that any worker or controller reported."""
-        terms = [view.report.term for view in self.workers]
-        terms += [known.report.term for known in self._controllers.values()]
-        return max(terms, default=0)
+    def refused_terms(self) -> list[int]:
+        """The terms of the leaders for whom workers refuse the claims of this one."""
+        return [view.refused_term for view in self.workers if view.refused_term is not None]
 
     def worker(self, worker: WorkerId) -> WorkerView | None:
         return self._workers.get(worker)
@@ -170,7 +162,6 @@ class NodeRegistry:
                 now,
                 breaker=self._breaker(report.id),
                 was_up=was_up,
-                protocol=event.protocol,
                 claimed=False,
             )
         )
@@ -191,7 +182,7 @@ class NodeRegistry:
         if event.type == "left":
             self._controllers.pop(report.id, None)
         else:
-            self._controllers[report.id] = _Controller(report, now, event.protocol)
+            self._controllers[report.id] = _Controller(report, now)
 
     def remove_silent(self, horizon: float) -> Iterable[WorkerGone]:
         """Remove workers and controllers without a report since `horizon`; returns the workers."""

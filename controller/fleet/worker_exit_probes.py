@@ -117,6 +117,6 @@ class WorkerExitProbes:
             self._pending.clear()
 
     async def _on_reply(self, message: IncomingMessage) -> None:
-        boot = self._pending.get(int(message.subject.rpartition(".")[2]))
+        boot = self._pending.get(subjects.reply_number(message.subject))
         if boot is not None and message.no_responders:
             self._absent.add(boot)

@@ -1,14 +1,14 @@
 """A worker as a controller sees it: its last report, and what was sent to the worker since."""
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from controller.fleet.circuit_breaker import CircuitBreaker
-from shared.ids import ModelId, WorkerId
+from shared.ids import ClientName, ModelId, WorkerId
 from shared.messages.model_status import ModelStatus
 from shared.messages.worker_report import WorkerReport
-from shared.version import PROTOCOL
 
 
 class _Sent(NamedTuple):
@@ -27,11 +27,12 @@ class WorkerView:
         queue_full_count: requests rejected since then because the queue is full: each client is
             told to retry a little later than the one before.
         breaker: outlives the worker's boots.
-        protocol: protocol version that the worker speaks.
         claimed: whether the worker accepts work of this leader.
+        refused_term: the term of another leader, for whom the worker refuses the claim of this one.
         was_up: whether the worker has served before, in this boot or in one that ended a moment
             ago: a worker in state `starting` may be a restarted one.
         models: the worker's models by id.
+        held: how many requests of each client this leader sent there, which have not ended.
     """
 
     report: WorkerReport
@@ -42,10 +43,11 @@ class WorkerView:
     queue_full_count: int = 0
     breaker: CircuitBreaker | None = None
     was_up: bool = False
-    protocol: int = PROTOCOL
     claimed: bool = True
+    refused_term: int | None = None
     id: WorkerId = field(init=False)
     models: dict[ModelId, ModelStatus] = field(init=False)
+    held: Counter[ClientName] = field(init=False, default_factory=Counter)
     _offered: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
     _accepted: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
 
@@ -81,11 +83,18 @@ class WorkerView:
         """Forget what was sent in the last term: a worker lists its requests when it is claimed."""
         self._offered.clear()
         self._accepted.clear()
-        self.claimed = False
+        self.held.clear()
+        self.claimed, self.refused_term = False, None
         self.unreported = self.unreported_choices = 0
         self.unreported_ms = 0.0
         if self.breaker is not None:
             self.breaker.abandon_all()
+
+    def release(self, client: ClientName) -> None:
+        """Count one request of a client less. Clients choose their names: none is kept at zero."""
+        self.held[client] -= 1
+        if self.held[client] <= 0:
+            del self.held[client]
 
     def offered(self, request: Hashable, prefill_ms: float, choices: int = 1) -> None:
         """Record that a request was offered to the worker."""

@@ -110,7 +110,7 @@ def write_keys(path: Path, keys: list[ApiKey]) -> None:
         {"keys": [key.model_dump(exclude_defaults=True) for key in keys]}, sort_keys=False
     )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "w") as file:
             file.write("# API keys of the gateway, as hashes. Change it with `gateway keys`.\n")

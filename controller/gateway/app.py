@@ -1,10 +1,10 @@
 """The HTTP paths of the gateway and their handlers."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import orjson
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -27,24 +27,29 @@ from controller.gateway.endpoint import (
     dialect_of,
     json_response,
     key_of,
+    peer_of,
     request_id_of,
 )
 from controller.gateway.inference_client import CallerRequest, InferenceClient
 from controller.gateway.live.handlers import LiveHandlers
+from controller.gateway.live.rights import check_on_this_machine
 from controller.gateway.metrics import GatewayMetrics
-from controller.gateway.model_resolver import ListedModel, ModelResolver
+from controller.gateway.model_handlers import ModelHandlers
+from controller.gateway.model_resolver import ModelResolver
 from controller.gateway.openai.chat_answers import ChatCompletionSerializer
 from controller.gateway.openai.embeddings import EmbeddingsRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextCompletionSerializer
 from controller.gateway.openapi import openapi_document
 from controller.gateway.page.assets import INDEX, PageAssets, wants_page
+from controller.gateway.page_guard import PageGuard
+from controller.gateway.rate_limiter import ClientRateLimiter
 from controller.gateway.request_body import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.request_body import header_value, parse_body, read_body
 from controller.gateway.responses.answers import ResponseObjectSerializer
 from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.responses.stored import ResponseStore
-from controller.gateway.responses.stored_handlers import StoredResponseHandlers, store_callback
+from controller.gateway.responses.stored_handlers import ResponseTurn, StoredResponseHandlers
 from controller.gateway.scores import RerankRequest, ScoreRequest
 from controller.gateway.streaming_response import (
     EventStreamSerializer,
@@ -82,6 +87,7 @@ class GatewayApp:
         settings: GatewaySettings,
         inference: InferenceClient,
         directory: ModelResolver,
+        quotas: ClientRateLimiter,
         ring: ApiKeyRing,
         metrics: GatewayMetrics,
         response_store: ResponseStore,
@@ -94,7 +100,9 @@ class GatewayApp:
         self._response_store = response_store
         self._inference = inference
         self._directory = directory
+        self._quotas = quotas
         self._ring = ring
+        self._guard = None if ring.requires_key else PageGuard(settings)
         self._metrics = metrics
         self._tracer = tracer
         self.draining = False
@@ -112,7 +120,8 @@ class GatewayApp:
                     allow_private_network=True,
                 )
             )
-        stored = StoredResponseHandlers(self._response_store)
+        stored = StoredResponseHandlers(self._response_store, self._quotas)
+        models = ModelHandlers(self._directory)
         encoders = EmbeddingHandlers(self._inference, self._directory, self._parse, self._response)
         app = Starlette(
             routes=[
@@ -125,8 +134,8 @@ class GatewayApp:
                 self._route("/v1/responses", self._responses, "POST"),
                 self._route("/v1/responses/{id}", stored.response, "GET", "DELETE"),
                 self._route("/v1/responses/{id}/input_items", stored.input_items, "GET"),
-                self._route("/v1/models", self._models, "GET"),
-                self._route("/v1/models/{name:path}", self._model, "GET"),
+                self._route("/v1/models", models.models, "GET"),
+                self._route("/v1/models/{name:path}", models.model, "GET"),
                 self._route("/v1/messages", self._messages, "POST"),
                 self._route("/v1/messages/count_tokens", self._count_tokens, "POST"),
                 self._route("/metrics", self._metrics_text, "GET"),
@@ -136,8 +145,8 @@ class GatewayApp:
                 self._route("/", self._root, "GET", public=True),
                 self._route("/ui", self._page, "GET", public=True),
                 self._route("/ui/{file:path}", self._page_file, "GET", public=True),
-                self._route("/health", self._health, "GET", public=True),
-                self._route("/ready", self._ready, "GET", public=True),
+                self._route("/health", self._health, "GET", public=True, guarded=False),
+                self._route("/ready", self._ready, "GET", public=True, guarded=False),
             ],
             middleware=middleware,
             exception_handlers={
@@ -149,9 +158,16 @@ class GatewayApp:
         app.router.redirect_slashes = False
         return RequestIdMiddleware(app)
 
-    def _route(self, path: str, handler: Handler, *methods: str, public: bool = False) -> Route:
+    def _route(
+        self,
+        path: str,
+        handler: Handler,
+        *methods: str,
+        public: bool = False,
+        guarded: bool = True,
+    ) -> Route:
         ring = None if public else self._ring
-        app: ASGIApp = EndpointApp(handler, ring, self._metrics)
+        app: ASGIApp = EndpointApp(handler, ring, self._guard if guarded else None, self._metrics)
         if self._tracer is not None and "POST" in methods:
             app = TracedApp(app, path, self._tracer)
         return Route(path, app, methods=methods)
@@ -183,18 +199,21 @@ class GatewayApp:
     async def _responses(self, request: Request) -> ASGIApp:
         new_turn = await self._parse(ResponsesRequest, request)
         new_turn.refuse_unsupported()
-        if self.draining:
-            raise ShuttingDown()
-        client, request_id = key_of(request).client, request_id_of(request)
-        conversation = await self._response_store.conversation(
-            client, new_turn.previous_response_id, new_turn.items
-        )
-        body = new_turn.with_input([*conversation.previous_items, *conversation.new_items])
-        model = body.model or await self._directory.default_model()
-        store = store_callback(self._response_store, client, request_id, new_turn, conversation)
-        answer_format = ResponseObjectSerializer(request_id, model, new_turn, store)
+        model = new_turn.model or await self._directory.default_model()
+        request_id = request_id_of(request)
+        turn = ResponseTurn(self._response_store, key_of(request).client, request_id, new_turn)
+        answer_format = ResponseObjectSerializer(request_id, model, new_turn, turn.store_callback)
+
+        async def prepare() -> dict[str, Any]:
+            return self._fields(request, await turn.with_conversation())
+
         return self._answer(
-            request, body, model, answer_format, answer_format if body.streams else None
+            request,
+            new_turn,
+            model,
+            answer_format,
+            answer_format if new_turn.streams else None,
+            prepare=prepare,
         )
 
     async def _messages(self, request: Request) -> ASGIApp:
@@ -217,18 +236,34 @@ class GatewayApp:
         model: str,
         answer_format: ResponseSerializer,
         events: EventStreamSerializer | None,
+        *,
+        prepare: Callable[[], Awaitable[dict[str, Any]]] | None = None,
     ) -> ASGIApp:
+        """
+        Args:
+            prepare: returns the fields of the request, as `_fields` does, when it is admitted; None
+                if those of `body` are all.
+        """
+        key = key_of(request)
+        call = CallerRequest(
+            request_id_of(request),
+            model,
+            level_of(body.priority),
+            {"messages": []} if prepare is not None else self._fields(request, body),
+            span_of(request.scope),
+            prepare,
+        )
+        whole = partial(self._inference.complete, key, call, answer_format.whole)
+        return self._response(request, call, whole, events)
+
+    def _fields(self, request: Request, body: Body) -> dict[str, Any]:
+        """Return the fields of the cluster's request."""
         fields = {"timeout_ms": DEFAULT_TIMEOUT_MS, **body.fields()}
         if body.session_id:
             fields |= {"session_id": as_id(body.session_id), "history": "sent"}
         elif affinity := header_affinity(request.headers) or body.affinity:
             fields["affinity"] = as_id(affinity)
-        key = key_of(request)
-        call = CallerRequest(
-            request_id_of(request), model, level_of(body.priority), fields, span_of(request.scope)
-        )
-        whole = partial(self._inference.complete, key, call, answer_format.whole)
-        return self._response(request, call, whole, events)
+        return fields
 
     def _response(
         self,
@@ -265,29 +300,6 @@ class GatewayApp:
             self._metrics.fields_ignored(key_of(request).client, len(ignored))
         return parsed
 
-    # Models.
-
-    async def _models(self, request: Request) -> ASGIApp:
-        listed = list((await self._directory.list_models(key_of(request).models)).values())
-        if _is_anthropic(request):
-            first, last = (listed[0].name, listed[-1].name) if listed else (None, None)
-            body = {
-                "data": [_anthropic_model(model) for model in listed],
-                "has_more": False,
-                "first_id": first,
-                "last_id": last,
-            }
-            return json_response(body)
-        return json_response({"object": "list", "data": [_openai_model(model) for model in listed]})
-
-    async def _model(self, request: Request) -> ASGIApp:
-        name = request.path_params["name"]
-        model = (await self._directory.list_models(key_of(request).models)).get(name)
-        if model is None:
-            raise RequestError(f"model {name[:100]!r} not found", code="unknown_model")
-        body = _anthropic_model(model) if _is_anthropic(request) else _openai_model(model)
-        return json_response(body)
-
     # About the gateway.
 
     async def _root(self, request: Request) -> ASGIApp:
@@ -319,11 +331,18 @@ class GatewayApp:
     async def _metrics_text(self, request: Request) -> ASGIApp:
         if not key_of(request).admin:
             raise ClusterError("metrics need a key with `admin: true`", code="not_allowed")
+        if not self._ring.requires_key and not self._settings.anonymous_metrics:
+            check_on_this_machine(request.headers, peer_of(request))
         text, content_type = self._metrics.text(request.headers.get("accept", ""))
         return Response(text, media_type=content_type)
 
     async def _openapi(self, request: Request) -> ASGIApp:
-        return json_response(
+        return Response(self._openapi_json, media_type="application/json")
+
+    @cached_property
+    def _openapi_json(self) -> bytes:
+        """Made once: it takes some 40 ms, and nobody needs a key to ask for it."""
+        return orjson.dumps(
             openapi_document(
                 keys=self._ring.requires_key, strict=self._settings.unknown_fields == "refuse"
             )
@@ -352,30 +371,3 @@ async def _method_not_allowed(request: Request, error: Any) -> ASGIApp:
 async def _internal_error(request: Request, _: Exception) -> ASGIApp:
     error = ClusterError("internal error of the gateway; its log has the details")
     return ErrorResponseApp(error, dialect_of(request.url.path))
-
-
-def _is_anthropic(request: Request) -> bool:
-    return "anthropic-version" in request.headers
-
-
-def _openai_model(listed: ListedModel) -> Mapping[str, Any]:
-    model = {"id": listed.name, "object": "model", "created": listed.created, "owned_by": "cluster"}
-    return model | _properties(listed)
-
-
-def _anthropic_model(listed: ListedModel) -> Mapping[str, Any]:
-    created = datetime.fromtimestamp(listed.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    model = {"type": "model", "id": listed.name, "display_name": listed.name, "created_at": created}
-    return model | _properties(listed)
-
-
-def _properties(listed: ListedModel) -> dict[str, Any]:
-    """Return properties for which neither API has a field."""
-    properties = {
-        "context_length": listed.context_tokens,
-        "skills": listed.skills,
-        "abilities": listed.abilities,
-        "batching": listed.batching,
-        "batching_reason": listed.batching_reason,
-    }
-    return properties | ({"warnings": listed.warnings} if listed.warnings else {})

@@ -16,6 +16,7 @@ from controller.gateway.api_keys import ApiKey, ApiKeyRing
 from controller.gateway.error_format import ApiErrorFormat, json_headers
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.openai.errors import OpenAiErrorFormat
+from controller.gateway.page_guard import PageGuard
 from controller.gateway.request_body import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.traced_app import span_of
 from shared.errors import ClusterError
@@ -55,6 +56,11 @@ def key_of(request: Request) -> ApiKey:
     return key
 
 
+def peer_of(request: Request) -> str | None:
+    """Return the address of the connection; None if unknown."""
+    return request.client.host if request.client is not None else None
+
+
 def json_response(body: Any) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
@@ -64,16 +70,26 @@ class EndpointApp:
 
     Args:
         ring: None if the path needs no API key.
+        guard: None if web pages of others may call the path.
     """
 
-    def __init__(self, handler: Handler, ring: ApiKeyRing | None, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        ring: ApiKeyRing | None,
+        guard: PageGuard | None,
+        metrics: GatewayMetrics,
+    ) -> None:
         self._handler = handler
         self._ring = ring
+        self._guard = guard
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
+            if self._guard is not None:
+                self._guard.check(request.method, request.headers)
             if self._ring is not None:
                 request.state.key = self._ring.find(api_key(request))
             response = await self._handler(request)

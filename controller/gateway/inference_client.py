@@ -7,13 +7,13 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from controller.gateway.api_keys import ApiKey
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ModelResolver
-from controller.gateway.rate_limiter import ClientRateLimiter
+from controller.gateway.rate_limiter import ClientRateLimiter, TokenMeter
 from controller.gateway.traced_app import CallerSpan
 from shared.bus import Bus
 from shared.client import Cluster, Completion, Embeddings, Ranking, Scores, Stream
@@ -42,6 +42,8 @@ class CallerRequest:
         model: a model, a skill or an alias.
         priority: None if the caller set none.
         span: None if the request is not traced.
+        prepare: returns further fields. Called once the request is within the limits of its key: it
+            may read what was stored.
     """
 
     request_id: RequestId
@@ -49,6 +51,7 @@ class CallerRequest:
     priority: Priority | None
     fields: dict[str, Any]
     span: CallerSpan | None = None
+    prepare: Callable[[], Awaitable[dict[str, Any]]] | None = None
 
     @property
     def counts_only(self) -> bool:
@@ -59,10 +62,14 @@ class CallerRequest:
 class InferenceStream:
     """The stream of one open request."""
 
-    def __init__(self, stream: Stream, started_at: float, idle_timeout_s: float) -> None:
+    def __init__(
+        self, stream: Stream, started_at: float, idle_timeout_s: float, meter: TokenMeter
+    ) -> None:
         self._stream = stream
         self._started_at = started_at
         self._idle_timeout_s = idle_timeout_s
+        self._meter = meter
+        self._received_tokens = 0
         self.first_token_s: float | None = None
 
     @property
@@ -74,6 +81,14 @@ class InferenceStream:
         """Return the usage of the whole answer; only valid after its end."""
         assert self._stream.usage is not None
         return self._stream.usage
+
+    @property
+    def usage_so_far(self) -> Usage | None:
+        """The usage of what came until now; None before the first token."""
+        usage = self._stream.usage
+        if usage is None or usage.completion_tokens >= self._received_tokens:
+            return usage
+        return replace(usage, completion_tokens=self._received_tokens)
 
     async def updates(self, *, at_least_every_s: float) -> AsyncGenerator[list[ChoiceOutput], None]:
         """Yield updates as `Stream.updates` does.
@@ -92,8 +107,12 @@ class InferenceStream:
                     f"no progress for {self._idle_timeout_s:g} s (gateway.idle_timeout_ms)",
                     code="deadline_exceeded",
                 )
-            if outputs and self.first_token_s is None:
-                self.first_token_s = now - self._started_at
+            if outputs:
+                if self.first_token_s is None:
+                    self.first_token_s = now - self._started_at
+                self._received_tokens += sum(len(output.token_ids) for output in outputs)
+                if self._meter.is_due(now) and (usage := self.usage_so_far) is not None:
+                    await self._meter.charge(_charged_tokens(usage))
             yield outputs
 
     async def collect(self) -> Completion:
@@ -119,13 +138,15 @@ class _Admitted:
 
     Attributes:
         fields: of the cluster's request.
-        first_token_s, usage, finish_reason: set when they are known; counted or traced at the end.
+        first_token_s, usage, finish_reason: set when the request ends, however it does; counted or
+            traced then.
     """
 
     cluster: Cluster
     skill: str
     fields: dict[str, Any]
     started_at: float
+    meter: TokenMeter
     first_token_s: float | None = None
     usage: Usage | None = None
     finish_reason: str | None = None
@@ -164,18 +185,21 @@ class InferenceClient:
         Raises:
             RequestError: the model is unknown, or a field is invalid.
             Unavailable: no controller answers.
-            ClusterError: `not_allowed` or `rate_limit_exceeded`.
+            ClusterError: `not_allowed` or `rate_limit_exceeded`; or as `call.prepare`.
         """
         async with self._admitted(key, call) as admitted:
             stream = admitted.cluster.stream(
                 None, skill=admitted.skill, request_id=call.request_id, **admitted.fields
             )
             async with stream:
-                active = InferenceStream(stream, admitted.started_at, self._idle_timeout_s)
+                active = InferenceStream(
+                    stream, admitted.started_at, self._idle_timeout_s, admitted.meter
+                )
                 try:
                     yield active
                 finally:
-                    admitted.first_token_s, admitted.usage = active.first_token_s, stream.usage
+                    admitted.first_token_s = active.first_token_s
+                    admitted.usage = active.usage_so_far
                     admitted.finish_reason = stream.finish_reason
 
     async def complete(
@@ -222,9 +246,12 @@ class InferenceClient:
             priority = _priority(key, call, model)
             async with self._quotas.admit(key):
                 fields = {**call.fields, "priority": priority}
+                if call.prepare is not None:
+                    fields |= await call.prepare()
                 if model_id is not None:
                     fields["model"] = model_id
-                admitted = _Admitted(self._cluster(key.client), skill, fields, started_at)
+                cluster, meter = self._cluster(key.client), self._quotas.meter(key)
+                admitted = _Admitted(cluster, skill, fields, started_at, meter)
                 yield admitted
         except asyncio.CancelledError:
             code = "client_gone"
@@ -255,7 +282,7 @@ class InferenceClient:
             self._metrics.first_token(model, admitted.first_token_s, trace_id)
         if (usage := admitted.usage) is not None:
             self._metrics.tokens_used(key.client, model, usage)
-            await self._quotas.charge(key, usage.prompt_tokens + usage.completion_tokens)
+            await admitted.meter.charge(_charged_tokens(usage))
 
     def _cluster(self, client: ClientName) -> Cluster:
         prefix = f"{INBOX_PREFIX}.{client}" if self._strict else INBOX_PREFIX
@@ -266,15 +293,20 @@ class InferenceClient:
         return Cluster(self._bus, client, inbox)
 
 
+def _charged_tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.completion_tokens
+
+
 def _describe(span: CallerSpan, call: CallerRequest, code: str, admitted: _Admitted | None) -> None:
     """Add to a span what was asked and answered, without its texts."""
+    fields = admitted.fields if admitted is not None else call.fields
     span.attributes |= {
-        gen_ai.OPERATION: gen_ai.operation_name(call.fields),
+        gen_ai.OPERATION: gen_ai.operation_name(fields),
         gen_ai.PROVIDER: gen_ai.PROVIDER_NAME,
         gen_ai.REQUEST_MODEL: call.model,
         "mlx.outcome": code,
     }
-    if session := call.fields.get("session_id"):
+    if session := fields.get("session_id"):
         span.attributes[gen_ai.CONVERSATION] = str(session)
     if admitted is not None and (usage := admitted.usage) is not None:
         span.attributes |= {

@@ -26,7 +26,8 @@ from shared.settings import ClusterSettings
 _HELP = """Manage the API keys of the gateway, and their limits.
 
 The file has only hashes of keys: a key is printed once, when it is made. A running gateway reads
-the file again when it changes. Keys of one client share its limits.
+the file again when it changes. Keys of one client share its limits. A NATS user made with
+`cluster auth add client` under the same name is the same client, too.
 """
 
 

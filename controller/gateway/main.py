@@ -13,7 +13,7 @@ import click
 
 from controller.gateway.api_keys import ApiKeyRing
 from controller.gateway.keys_command import keys
-from controller.gateway.server import check_tls
+from controller.gateway.server import allow_open_files, check_tls
 from controller.gateway.service import Gateway, key_ring
 from shared.bus import Bus
 from shared.cli.membership_commands import membership_commands
@@ -87,6 +87,7 @@ def main(
     identity = settings.gateway.id or generated_id
     ring = key_ring(settings.gateway)
     check_tls(settings.gateway.tls)  # fails before the connection to NATS
+    allow_open_files(settings.gateway.max_connections)
     logs = set_up_logging(settings.logging, "gateway", identity)
     announce = _print_url_as_json if as_json else _print_url
     sys.exit(run_service(lambda stop: _serve(settings, ring, identity, logs, announce, stop)))

@@ -16,6 +16,8 @@ from prometheus_client import (
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from controller.requests.metrics import FIRST_TOKEN_BUCKETS_S, REQUEST_BUCKETS_S
+from shared.bus import ReceiveStatistics
+from shared.bus_metrics import BusMetrics
 from shared.ids import ClientName
 from shared.messages.stream import Usage
 
@@ -26,8 +28,10 @@ _OPEN_METRICS = "application/openmetrics-text"
 class GatewayMetrics:
     """The metrics of one gateway."""
 
-    def __init__(self) -> None:
+    def __init__(self, received: ReceiveStatistics) -> None:
+        """`received`: of the connection to NATS."""
         self._registry = CollectorRegistry()
+        self._registry.register(BusMetrics(received))
         self._requests = Counter(
             "mlx_gateway_requests", "Finished requests, by error code; `ok`: successful.",
             ("client", "model", "code"), registry=self._registry,

@@ -3,6 +3,7 @@
 Each gateway process counts on its own, so several gateways multiply the limits.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from shared.errors import ClusterError
 from shared.ids import ClientName
 
 _BUSY_RETRY_MS = 1000
+_CHARGE_EVERY_S = 1.0
 
 
 class ClientRateLimiter:
@@ -61,14 +63,41 @@ class ClientRateLimiter:
         finally:
             self._active[client] -= 1
 
+    def meter(self, key: ApiKey) -> "TokenMeter":
+        """Return what counts the tokens of one request."""
+        return TokenMeter(self, key)
+
     async def charge(self, key: ApiKey, tokens: int) -> None:
-        """Count the tokens of a finished request, at most those that are left in the window."""
+        """Count tokens, at most those that are left in the window."""
         if key.tokens_per_minute is None:
             return
         item = RateLimitItemPerMinute(key.tokens_per_minute, namespace="tokens")
         remaining = (await self._tokens.get_window_stats(item, key.client)).remaining
         if (cost := min(tokens, remaining)) > 0:
             await self._tokens.hit(item, key.client, cost=cost)
+
+
+class TokenMeter:
+    """Charges the tokens of one request while they come: requests that run count towards the limit,
+    and who leaves before the end has used what came until then."""
+
+    def __init__(self, limiter: ClientRateLimiter, key: ApiKey) -> None:
+        self._limiter = limiter
+        self._key = key
+        self._charged = 0
+        self._due_at = 0.0 if key.tokens_per_minute is not None else math.inf
+
+    def is_due(self, now: float) -> bool:
+        """Whether the tokens should be charged now, on the monotonic clock. Never without a
+        limit."""
+        return now >= self._due_at
+
+    async def charge(self, tokens: int) -> None:
+        """Charge what was not charged yet of all tokens so far."""
+        self._due_at = max(self._due_at, time.monotonic() + _CHARGE_EVERY_S)
+        new, self._charged = tokens - self._charged, max(tokens, self._charged)
+        if new > 0:
+            await self._limiter.charge(self._key, new)
 
 
 async def _limit_exceeded(

@@ -14,7 +14,8 @@ from starlette.requests import Request
 
 from shared.codec import shortened
 from shared.errors import InvalidRequest, RequestError
-from shared.messages.request_parsing import reject_unusual_objects, to_invalid_request
+from shared.messages.json_bounds import validate_json
+from shared.messages.request_parsing import to_invalid_request
 
 HEADER = "x-ignored-fields"
 _MAX_BYTES = 1024
@@ -140,9 +141,8 @@ def parse_body(request_type: type[E], body: bytes, *, ignore_unknown: bool) -> t
     Raises:
         InvalidRequest: the body is invalid; `param` names the field.
     """
-    reject_unusual_objects(body)
     try:
-        request = request_type.model_validate_json(body, extra="allow" if ignore_unknown else None)
+        request, _ = validate_json(request_type, body, allow_unknown=ignore_unknown)
     except ValidationError as error:
         raise to_invalid_request(error) from None
     return request, remove_unknown_fields(request) if ignore_unknown else []

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import socket
 import ssl
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from controller.gateway.connection_deadlines import ConnectionTimeouts
+from controller.gateway.connection_table import ConnectionTable
 from controller.gateway.http_protocol import bounded_protocol
 from shared.errors import SettingsError
 from shared.settings.gateway import GatewaySettings, GatewayTlsSettings
@@ -20,7 +23,14 @@ from shared.settings.gateway import GatewaySettings, GatewayTlsSettings
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_KEEP_ALIVE_S = 75
+_OTHER_FILES = 4096
+"""Open files of a gateway that are not its connections: NATS, and mostly TLS handshakes, which are
+limited in time, not in number: uvloop tells of a connection when its handshake is done."""
+_IDLE_S = 75.0
+_BODY_GRACE_S = 3.0
+_SEND_GRACE_S = 1.0
+"""Handlers have the limits of the settings, and answer or count what exceeds them; a connection is
+closed only if its handler did not do so."""
 _CANCEL_TIMEOUT_S = 2.0
 _TLS_CLOSE_S = 2.0
 _ADDRESSES = {"localhost": ("127.0.0.1", "::1")}
@@ -40,6 +50,18 @@ def check_tls(tls: GatewayTlsSettings | None) -> None:
         raise SettingsError(
             f"gateway.tls: the certificate or key cannot be used: {error}"
         ) from None
+
+
+def allow_open_files(connections: int) -> None:
+    """Raise this process's limit of open files so that it can have so many connections. macOS
+    allows 256 by default."""
+    needed = connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        logger.warning("the system allows %d open files, too few for gateway.max_connections", hard)
+        needed = hard
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class HttpServer:
@@ -121,8 +143,13 @@ def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
         app,
         http=bounded_protocol(
             max_header_bytes=settings.max_header_bytes,
-            max_connections=settings.max_connections,
-            header_timeout_s=settings.header_timeout_ms / 1000,
+            timeouts=ConnectionTimeouts(
+                head_s=settings.header_timeout_ms / 1000,
+                body_s=settings.body_timeout_ms / 1000 + _BODY_GRACE_S,
+                send_s=settings.send_timeout_ms / 1000 + _SEND_GRACE_S,
+                idle_s=_IDLE_S,
+            ),
+            table=ConnectionTable(settings.max_connections, settings.max_connections_per_address),
         ),
         ws="none",
         lifespan="off",
@@ -131,7 +158,6 @@ def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
         ssl_certfile=tls.cert_file if tls else None,
         ssl_keyfile=tls.key_file if tls else None,
     )

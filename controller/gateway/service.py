@@ -15,6 +15,7 @@ from controller.gateway.live.orders import OrderService
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ModelResolver
 from controller.gateway.rate_limiter import ClientRateLimiter
+from controller.gateway.responses.client_shares import ClientShares
 from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.server import HttpServer
 from shared.bus import Bus, ObjectStore
@@ -85,12 +86,13 @@ class Gateway:
         cluster = Cluster(bus, LOCAL_CLIENT)
         self._poller = HealthPoller(cluster)
         self._directory = ModelResolver(self._poller, gateway.model_aliases)
-        metrics = GatewayMetrics()
+        metrics = GatewayMetrics(bus.statistics)
         strict = settings.security.strict_inbox
+        quotas = ClientRateLimiter()
         inference = InferenceClient(
             bus,
             self._directory,
-            ClientRateLimiter(),
+            quotas,
             metrics,
             strict=strict,
             idle_timeout_s=gateway.idle_timeout_ms / 1000,
@@ -101,9 +103,10 @@ class Gateway:
             gateway,
             inference,
             self._directory,
+            quotas,
             self._ring,
             metrics,
-            _response_store(gateway, bus, metrics),
+            _response_store(gateway, bus, metrics, has_keys=ring.requires_key),
             live,
             tracer,
         )
@@ -138,7 +141,12 @@ class Gateway:
             self._ring.refresh()
 
 
-def _response_store(settings: GatewaySettings, bus: Bus, metrics: GatewayMetrics) -> ResponseStore:
+def _response_store(
+    settings: GatewaySettings, bus: Bus, metrics: GatewayMetrics, *, has_keys: bool
+) -> ResponseStore:
     limits = settings.responses
+    share_bytes = round(limits.max_bytes * limits.client_share)
+    # Without keys all callers are one client.
+    shares = ClientShares(share_bytes, limits.max_age) if has_keys else None
     store = ObjectStore(bus, RESPONSES_BUCKET, max_bytes=limits.max_bytes, max_age_s=limits.max_age)
-    return ResponseStore(store if limits.store else None, settings.max_body_bytes, metrics)
+    return ResponseStore(store if limits.store else None, settings.max_body_bytes, metrics, shares)

@@ -7,9 +7,10 @@ after `_HOLD_S`.
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 
+from controller.intake.held_messages import HeldMessage, HeldMessages
+from controller.intake.log_limit import LogLimit
 from controller.intake.validation import read_request, rejection
 from controller.leader.leader import LeaderService
 from controller.prompt_lists.list_parts import first_part
@@ -18,10 +19,11 @@ from controller.requests.request import TrackedRequest
 from controller.requests.request_trace import RequestTrace
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
-from shared.codec import decode, encode
+from shared.codec import encode, shortened
 from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
 from shared.ids import ControllerId, RequestId, is_name
 from shared.messages.control import RequestQuery, RequestState
+from shared.messages.json_bounds import MAX_QUERY_BYTES, BeyondBounds, decode_query
 from shared.messages.request_list import RequestList, RequestListQuery
 from shared.messages.request_parsing import RequestHeader
 from shared.messages.routes import RouteAnswer
@@ -32,7 +34,6 @@ from shared.telemetry import Tracer
 logger = logging.getLogger(__name__)
 
 _HOLD_S = 5.0
-_MAX_HELD = 10_000
 
 _Handler = Callable[[LeaderService, IncomingMessage], Awaitable[None]]
 
@@ -63,7 +64,8 @@ class ClientMessageHandler:
         self._subscriptions: list[Subscription] = []
         self._infer: Subscription | None = None
         self._held_since = math.inf
-        self._held: deque[tuple[float, _Handler, IncomingMessage]] = deque(maxlen=_MAX_HELD)
+        self._held: HeldMessages[_Handler] = HeldMessages()
+        self._log_limit = LogLimit(logger)
 
     def configure(self, settings: ClusterSettings) -> None:
         """Apply new settings, from the next request on."""
@@ -92,15 +94,15 @@ class ClientMessageHandler:
         """Pass the held messages and all that follow to the leader."""
         await self.hold()
         while self._held:  # messages that arrive meanwhile are appended
-            held_at, handle, message = self._held.popleft()
-            if held_at >= time.monotonic() - _HOLD_S:
-                await handle(leader, message)
+            held = self._held.pop()
+            if held.held_at >= time.monotonic() - _HOLD_S:
+                await held.handler(leader, held.message)
         self._leader = leader
 
     async def close(self) -> None:
         """Unsubscribe, and drop the held messages."""
         self._leader = None
-        self._held.clear()
+        self._held = HeldMessages()
         await self.stop_accepting()
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
@@ -120,10 +122,7 @@ class ClientMessageHandler:
 
     def drop_held_without_id(self) -> None:
         """Drop held requests without an id: the leader that shuts down has accepted them."""
-        named = [
-            each for each in self._held if RequestHeader.of(each[2].payload).request_id is not None
-        ]
-        self._held = deque(named, maxlen=_MAX_HELD)
+        self._held.drop(lambda held: not held.named)
 
     def _serve_or_hold(self, handle: _Handler) -> Callable[[IncomingMessage], Awaitable[None]]:
         async def on_message(message: IncomingMessage) -> None:
@@ -131,9 +130,10 @@ class ClientMessageHandler:
                 await handle(self._leader, message)
             else:
                 now = time.monotonic()
-                while self._held and self._held[0][0] < now - _HOLD_S:
-                    self._held.popleft()
-                self._held.append((now, handle, message))
+                self._held.drop_older_than(now - _HOLD_S)
+                named = RequestHeader.of(message.payload).request_id is not None
+                client = subjects.client_of(message.subject)
+                self._held.add(HeldMessage(now, handle, message, client, named))
 
         return on_message
 
@@ -142,11 +142,13 @@ class ClientMessageHandler:
     async def _on_infer(self, leader: LeaderService, message: IncomingMessage) -> None:
         client, _ = subjects.parse_infer(message.subject)
         if not subjects.is_inbox(message.reply, client, strict=self._strict):
-            logger.warning(
-                "a request on %s was ignored: its reply subject %r is not an inbox of this client",
-                message.subject, message.reply,
-                extra={"client": client, "code": "reply_not_allowed"},
-            )  # fmt: skip
+            if self._log_limit.allows(client):
+                logger.warning(
+                    "a request on %s was ignored: its reply subject %s is not an inbox of this "
+                    "client",
+                    shortened(message.subject), shortened(repr(message.reply)),
+                    extra={"client": shortened(client), "code": "reply_not_allowed"},
+                )  # fmt: skip
             return
         trace = self._begin_trace(message)
         try:
@@ -182,9 +184,10 @@ class ClientMessageHandler:
     async def _reject(
         self, leader: LeaderService, message: IncomingMessage, error: RequestError
     ) -> None:
-        multiplex = RequestHeader.of(message.payload).multiplex
-        end = rejection(message.payload, error, leader.machine.attempts_before)
-        await self._answer(message, encode_stream(end, multiplex=multiplex))
+        is_read = not isinstance(error, BeyondBounds) and error.code != "payload_too_large"
+        header = RequestHeader.of(message.payload) if is_read else RequestHeader()
+        end = rejection(header, error, leader.machine.attempts_before)
+        await self._answer(message, encode_stream(end, multiplex=header.multiplex))
 
     # Queries.
 
@@ -194,20 +197,29 @@ class ClientMessageHandler:
         may_answer = subjects.may_receive(message.reply, client, strict=self._strict)
         try:
             if verb not in ("cancel", "status") or not is_name(client):
-                raise InvalidRequest(f"no verb {verb!r} of a client {client!r}")
-            query = decode(RequestQuery, message.payload)
+                raise InvalidRequest(
+                    f"no verb {shortened(repr(verb))} of a client {shortened(repr(client))}"
+                )
+            query = decode_query(RequestQuery, message.payload)
         except (DecodeError, InvalidRequest) as error:
-            request_id = RequestHeader.of(message.payload).request_id or RequestId("")
-            state = RequestState(
-                request_id=request_id, state="unknown", controller=self._id, message=error.message
-            )
             if may_answer:
+                state = RequestState(
+                    request_id=self._claimed_id(message.payload),
+                    state="unknown",
+                    controller=self._id,
+                    message=error.message,
+                )
                 await self._answer(message, encode(state))
             return
         reply = message.reply if may_answer else ""
         leader.handle(
             StatusOrCancelReceived((client, query.request_id), reply, cancel=verb == "cancel")
         )
+
+    @staticmethod
+    def _claimed_id(payload: bytes) -> RequestId:
+        is_read = len(payload) <= MAX_QUERY_BYTES
+        return (RequestHeader.of(payload).request_id if is_read else None) or RequestId("")
 
     async def _on_route(self, leader: LeaderService, message: IncomingMessage) -> None:
         """Answer where a request would be routed now."""
@@ -238,7 +250,7 @@ class ClientMessageHandler:
         if not message.reply:
             return
         try:
-            query = decode(RequestListQuery, message.payload)
+            query = decode_query(RequestListQuery, message.payload)
         except DecodeError as error:
             await self._answer(
                 message, encode(RequestList(controller=self._id, message=error.message))

@@ -7,7 +7,7 @@ from shared.bus import IncomingMessage
 from shared.errors import ClusterError, InvalidRequest, RequestError
 from shared.ids import is_name, new_request_id
 from shared.messages.dispatch import default_seed
-from shared.messages.request_parsing import RequestHeader, parse_request
+from shared.messages.request_parsing import RequestHeader, parse_measured
 from shared.messages.stream import ErrorDetails, FailedMessage
 
 
@@ -32,9 +32,9 @@ def read_request(
             f"the request has {len(message.payload)} bytes; at most {max_bytes} are accepted",
             code="payload_too_large",
         )
-    request = parse_request(message.payload)
+    request, outline = parse_measured(message.payload)
     request_id = request.request_id or new_request_id()
-    return TrackedRequest.arrived(
+    tracked = TrackedRequest.arrived(
         client,
         skill,
         [message.reply],
@@ -45,10 +45,10 @@ def read_request(
         now=now,
         payload=message.payload,
     )
+    tracked.memory_bytes = len(message.payload) + outline.memory_bytes
+    return tracked
 
 
-def rejection(payload: bytes, error: ClusterError, attempt: int) -> FailedMessage:
+def rejection(header: RequestHeader, error: ClusterError, attempt: int) -> FailedMessage:
     """Return the terminal message of a request that was not accepted."""
-    return FailedMessage(
-        RequestHeader.of(payload).request_id, attempt, None, ErrorDetails.from_exception(error)
-    )
+    return FailedMessage(header.request_id, attempt, None, ErrorDetails.from_exception(error))

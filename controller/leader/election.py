@@ -1,22 +1,27 @@
 """Leader election among controllers: at most one leads at any time, in a term that only grows.
 
 The leader renews its lease record in JetStream, each time as a compare-and-set on the last sequence
-number: a write by another controller in between is a takeover. A leader leads until that happens,
-or until it learns of a higher term; an unavailable JetStream does not end its term. Standbys probe
-the leader, and overwrite its record when the leader is gone.
+number: a write by another controller in between is a takeover. A leader leads until that happens;
+an unavailable JetStream does not end its term. Standbys probe the leader, and overwrite its record
+when the leader is gone.
+
+Reports end no term and begin none, because anybody may lie: a higher term that is heard only makes
+the leader look at the record sooner. Without the record the controllers are asked.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Sequence
 
 from controller.fleet.link_monitor import LinkMonitor
 from controller.fleet.registry import NodeRegistry
 from controller.leader.controller_queries import ControllerQueries
-from shared.bus import Subscription
+from controller.leader.leader_probe import LeaderProbe
+from controller.leader.lease import LeaseBackend, LeaseReader
+from controller.leader.terms import PLAUSIBLE_TERM, next_term, term_of_most
 from shared.bus.lease_store import LeaseEntry
 from shared.change_notifier import ChangeNotifier
 from shared.codec import decode, encode
@@ -28,22 +33,12 @@ logger = logging.getLogger(__name__)
 
 _RENEWALS = 3
 """Renewals within the time to live of a record."""
-_ABSENT_S = 0.5
-_SILENT_S = 3.0
 _STABLE_S = 1.0
 _RELEASE_S = 1.0
+_CHECK_AGAIN_S = 1.0
+"""Reports make the leader check that often at most."""
 _DISCOVERY_S = 2.0
 """Without JetStream: within this time every other controller has sent a heartbeat."""
-
-
-class LeaseBackend(Protocol):
-    """Stores the lease record: `shared.bus.LeaseStore`."""
-
-    async def read(self, *, timeout_s: float) -> LeaseEntry: ...
-
-    async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int: ...
-
-    async def on_written(self, handler: Callable[[bytes], Awaitable[None]]) -> Subscription: ...
 
 
 class LeaderElection:
@@ -53,7 +48,7 @@ class LeaderElection:
         leads: check it right before each action that only the leader may take.
         was_released: the last leader left while this controller stood by, and so handed its
             requests over.
-        term: the own term while it leads, else the last leader's.
+        term: the own term while it leads, else the last leader's, as its record said.
         leader_missing: there is no leader, or the leader did not answer the last probe.
         problem: why no controller leads, or none could take over; None if all is well.
         changes: notified when this controller leads, no longer leads, or another term begins.
@@ -89,14 +84,16 @@ class LeaderElection:
         self._takes_over = takes_over
         self._sequence = 0
         self._stood_by_term = 0  # of a leader while this controller stood by
+        self._doubted = False  # a report says that another controller leads
+        self._checked_at = -math.inf
         self._other_boots: dict[ControllerId, BootId] = {}
         self._renewed_stalls = -1  # stalls of the link until the last renewal
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._withdrawn = False
         self._started_at = time.monotonic()
-        self._unreachable: tuple[LeaseRecord, float] | None = None  # the record, and since when
-        self._silent = False
+        self._reader = LeaseReader()
+        self._probe = LeaderProbe(peers)
         self.leads = False
         self.was_released = False
         self.term = 0
@@ -145,26 +142,28 @@ class LeaderElection:
         return self.leads and none_leads and boots == self._other_boots
 
     def on_term(self, term: int) -> None:
-        """Handle a term that a worker or controller reported."""
-        if self.leads and term > self.term:
-            self._lose(f"another controller leads, in term {term}")
+        """Handle the term that a worker reported."""
+        if term > self.term:
+            self._doubt()
 
-    def on_controllers(self) -> None:
-        """Handle a controller's report: while one of a release without leaders runs, none leads."""
-        if self.leads and self._registry.old_controllers:
-            self._lose(self._old_release)
-        elif self.leads and not self._link.stalled and self._link.stalls == self._renewed_stalls:
+    def on_controller(self, report: ControllerReport) -> None:
+        """Handle the report of another controller."""
+        if report.term > self.term or (report.leader and report.term == self.term):
+            self._doubt()
+        if self.leads and not self._link.stalled and self._link.stalls == self._renewed_stalls:
             self._note_others()
 
-    @property
-    def _old_release(self) -> str:
-        names = ", ".join(self._registry.old_controllers)
-        return f"no controller leads while controllers of an older release run: {names}"
-
     def on_refused(self) -> None:
-        """Handle a worker that rejects orders of this term: another leader claimed the worker."""
-        if self.leads:
-            self._lose("another leader claimed a worker in this term")
+        """Handle a worker that rejects orders of this term, because another leader claimed it."""
+        self._doubt()
+
+    def _doubt(self) -> None:
+        """Check soon whether this controller still leads: once for all that is said until then."""
+        if not self.leads or self._doubted:
+            return
+        self._doubted = True
+        delay_s = self._checked_at + _CHECK_AGAIN_S - time.monotonic()
+        asyncio.get_running_loop().call_later(max(0.0, delay_s), self._wake.set)
 
     def withdraw(self) -> None:
         """Stop standing for election; a leader goes on leading."""
@@ -180,7 +179,7 @@ class LeaderElection:
             if led and self._sequence:
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(_RELEASE_S):
-                        await self._write(after=self._sequence, released=True)
+                        await self._write(self.term, after=self._sequence, released=True)
 
     async def _on_written(self, value: bytes) -> None:
         with contextlib.suppress(DecodeError):
@@ -190,17 +189,58 @@ class LeaderElection:
     # Leading.
 
     async def _renew(self) -> float:
+        doubted, self._doubted = self._doubted, False
+        self._checked_at = time.monotonic()
         try:
             await self._renew_record()
             self._set_problem(None)
+            if self.leads:
+                await self._follow_most_workers()
         except NoJetStream:
             self._set_problem(_ALONE)
+            if doubted and await self._has_yielded():
+                return self._renew_s
+            if (later := self._term_of_most()) is not None:
+                self._begin(later)
         except WriteConflict:  # perhaps with an own earlier write, whose answer was lost
+            self._doubted = doubted
             return 0.0
         except (BusError, TimeoutError) as error:
             self._set_problem(_describe(error))
+            if doubted:
+                await self._has_yielded()
             return self._renew_s / 4
         return self._renew_s
+
+    async def _follow_most_workers(self) -> None:
+        """Begin a later term if most workers refuse this one: the record that named the leader who
+        claimed them is lost.
+
+        Raises:
+            BusError, TimeoutError: JetStream did not store the record.
+        """
+        if (later := self._term_of_most()) is not None:
+            async with asyncio.timeout(self._renew_s):
+                await self._write(later, after=self._sequence)
+            self._begin(later)
+
+    def _term_of_most(self) -> int | None:
+        registry = self._registry
+        return term_of_most(self.term, registry.refused_terms, len(registry.workers))
+
+    async def _has_yielded(self) -> bool:
+        """Stop leading if another controller answers that it leads, in a higher term, or in this
+        one under an earlier name. For use while JetStream cannot say who leads."""
+        try:
+            reports = await self._peers.query_all()
+        except BusError:
+            return False
+        own = -self.term, self._controller
+        for report in reports:
+            if report.leader and (-report.term, report.id) < own:
+                self._lose(f"controller {report.id} leads, in term {report.term}")
+                return True
+        return False
 
     async def _renew_record(self) -> None:
         """Renew the record, or write it again if JetStream has lost it. The record is read first:
@@ -212,15 +252,17 @@ class LeaderElection:
         """
         async with asyncio.timeout(self._renew_s):
             stored = await self._store.read(timeout_s=self._renew_s)
-            record = _record_of(stored)
+            record = self._reader.record(stored)
+            if record is None and self._sequence and await self._has_yielded():
+                return
             if record is not None and (record.controller, record.boot_id) != self._identity:
                 self._lose(f"controller {record.controller} leads, in term {record.term}")
                 return
-            await self._write(after=stored.sequence)
+            await self._write(self.term, after=stored.sequence)
 
-    async def _write(self, *, after: int, released: bool = False) -> None:
+    async def _write(self, term: int, *, after: int, released: bool = False) -> None:
         record = LeaseRecord(
-            controller=self._controller, boot_id=self._boot_id, term=self.term, released=released
+            controller=self._controller, boot_id=self._boot_id, term=term, released=released
         )
         self._sequence = await self._store.write(
             encode(record), after=after, ttl_s=self._ttl_s, timeout_s=self._renew_s
@@ -245,24 +287,24 @@ class LeaderElection:
     async def _stand_by(self) -> float:
         if self._withdrawn:
             return 0.0
-        if self._registry.old_controllers:
-            self._set_problem(self._old_release)
-            return self._probe_interval_s
         try:
             async with asyncio.timeout(self._renew_s):
                 stored = await self._store.read(timeout_s=self._renew_s)
         except NoJetStream:
-            self._lead_alone()
+            await self._lead_alone()
             return self._probe_interval_s
         except (BusError, TimeoutError) as error:
             self._set_problem(_describe(error))
             return self._probe_interval_s
         self._set_problem(None)
-        record = _record_of(stored)
+        record = self._reader.record(stored)
         self._observe_term(record.term if record is not None else 0)
+        known: Sequence[int] = ()
         if record is None:
             self._set_leader_missing(True)
-            is_free = not await self._other_leads()
+            others = await self._other_controllers()
+            is_free = others is not None and not any(other.leader for other in others)
+            known = [other.term for other in others or ()]
             self._set_leader_missing(is_free)
         elif record.released or record.controller == self._controller:
             is_free = True
@@ -271,58 +313,45 @@ class LeaderElection:
             is_free = self._takes_over and await self._is_gone(record)
         if not is_free:
             return self._probe_interval_s
-        await self._take_over(stored, record)
+        await self._take_over(stored, record, known)
         return self._probe_interval_s
 
-    async def _other_leads(self) -> bool:
-        """Whether another controller leads whose record JetStream has lost: it will renew it."""
+    async def _other_controllers(self) -> list[ControllerReport] | None:
+        """Ask the other controllers where the record is lost: one that leads will write it again,
+        and the next term must be above those that they know. None if they cannot be asked."""
         try:
             reports = await self._peers.query_all()
         except BusError as error:
             logger.warning("cannot query the other controllers: %s", error.message)
-            return True
-        return any(report.leader and report.id != self._controller for report in reports)
+            return None
+        return [report for report in reports if report.id != self._controller]
 
     async def _is_gone(self, record: LeaseRecord) -> bool:
-        """Whether to take over from the leader: its subject had no subscriber for `_ABSENT_S`, or
-        it did not answer for `_SILENT_S`."""
-        probed_at = time.monotonic()
-        probed = await self._peers.probe(record.controller)
-        if isinstance(probed, ControllerReport) and (
-            probed.boot_id == record.boot_id and probed.leader
-        ):
-            self._unreachable = None
-            self._set_leader_missing(False)
-            return False
-        if (
-            self._unreachable is None
-            or self._unreachable[0] != record
-            or (self._silent and probed != "silent")
-        ):
-            self._unreachable = record, probed_at
-        self._silent = probed == "silent"
-        self._set_leader_missing(True)
-        unreachable_s = time.monotonic() - self._unreachable[1]
-        limit_s = _SILENT_S if self._silent else _ABSENT_S
-        return unreachable_s >= limit_s and self._link.stable_s >= _STABLE_S
+        """Whether to take over from the leader; only while the own connection is stable."""
+        is_gone = await self._probe.is_gone(record)
+        self._set_leader_missing(self._probe.missing)
+        return is_gone and self._link.stable_s >= _STABLE_S
 
-    async def _take_over(self, stored: LeaseEntry, record: LeaseRecord | None) -> None:
-        highest = max(self._registry.highest_term, self.term)
+    async def _take_over(
+        self, stored: LeaseEntry, record: LeaseRecord | None, known: Sequence[int]
+    ) -> None:
+        """
+        Args:
+            known: without a record, the terms that the other controllers know.
+        """
         if self._withdrawn or self._link.stalled:  # the stored record may have changed since
             return
-        self.term = max(highest, record.term if record is not None else 0) + 1
+        term = next_term(record.term if record is not None else None, [self.term, *known])
         try:
             async with asyncio.timeout(self._renew_s):
-                await self._write(after=stored.sequence)
+                await self._write(term, after=stored.sequence)
         except (BusError, TimeoutError) as error:  # including a write conflict
-            self.term -= 1
             logger.debug("controller %s does not lead: %s", self._controller, _describe(error))
             return
         stood_by = record is not None and record.term == self._stood_by_term
-        self.was_released = record is not None and record.released and stood_by
-        self._start_leading()
+        self._begin(term, was_released=record is not None and record.released and stood_by)
 
-    def _lead_alone(self) -> None:
+    async def _lead_alone(self) -> None:
         """Without JetStream no takeover is possible: the first controller by name leads."""
         self._set_problem(_ALONE)
         others = [other for other in self._registry.controllers if other.id != self._controller]
@@ -331,12 +360,14 @@ class LeaderElection:
         ):
             return
         if all(self._controller < other.id for other in others):
-            self.term = max(self._registry.highest_term, self.term) + 1
-            self.was_released = False
-            self._start_leading()
+            asked = await self._other_controllers() or ()
+            if not self._withdrawn and not any(other.leader for other in asked):
+                self._begin(next_term(None, [self.term, *(other.term for other in asked)]))
 
-    def _start_leading(self) -> None:
-        self._unreachable, self.leader_missing = None, False
+    def _begin(self, term: int, *, was_released: bool = False) -> None:
+        self.term, self.was_released = term, was_released
+        self._probe.reset()
+        self.leader_missing = False
         self.leads = True
         logger.info("controller %s leads, term %d", self._controller, self.term)
         self.changes.notify()
@@ -347,7 +378,7 @@ class LeaderElection:
         self.changes.notify()
 
     def _observe_term(self, term: int) -> None:
-        if term > self.term:
+        if self.term < term < PLAUSIBLE_TERM:
             self.term = term
             self.changes.notify()
 
@@ -363,17 +394,6 @@ class LeaderElection:
 
 
 _ALONE = "the NATS server has no JetStream: no other controller can take over"
-
-
-def _record_of(stored: LeaseEntry) -> LeaseRecord | None:
-    """Return None if there is no leader, or the record cannot be read."""
-    if not stored.value:
-        return None
-    try:
-        return decode(LeaseRecord, stored.value)
-    except DecodeError as error:
-        logger.error("the leader's record cannot be read: %s", error.message)
-        return None
 
 
 def _describe(error: BusError | TimeoutError) -> str:

@@ -33,13 +33,15 @@ from controller.requests.instructions import (
 from shared import subjects
 from shared.bus import Bus, IncomingMessage, Subscription
 from shared.change_notifier import ChangeNotifier
-from shared.codec import decode, encode
+from shared.codec import encode
 from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId, WorkerId
 from shared.messages.control import ControlReply
 from shared.messages.dispatch import DispatchReply
 from shared.messages.request_events import RequestEvents
+from shared.messages.sender import decode_from
 from shared.messages.stream import encode as encode_stream
+from shared.refused_messages import RefusedMessages
 from shared.tasks import Tasks
 from shared.telemetry import Tracer
 
@@ -71,6 +73,7 @@ class LeaderService:
         machine: RequestStateMachine,
         leadership: LeaderElection,
         link: LinkMonitor,
+        refused: RefusedMessages,
         tracer: Tracer | None = None,
     ) -> None:
         self.machine = machine
@@ -78,6 +81,7 @@ class LeaderService:
         self._controller = controller
         self._leadership = leadership
         self._link = link
+        self._refused = refused
         self._tracer = tracer
         self._stalls = link.stalls
         self._deferred: list[Callable[[], None]] = []
@@ -90,6 +94,7 @@ class LeaderService:
             self._list_inbox,
             bus.max_payload,
             lambda: bus.connections,
+            refused,
         )
         self._subscriptions: list[Subscription] = []
         self._tasks = Tasks()
@@ -104,7 +109,9 @@ class LeaderService:
         self._subscriptions = [
             await bus.subscribe(f"{self._reply_inbox}.*", self._on_reply),
             await bus.subscribe(f"{self._list_inbox}.>", self._on_list_message),
-            await bus.subscribe(subjects.request_event(self._controller), self._on_request_events),
+            await bus.subscribe(
+                subjects.request_event_all(self._controller), self._on_request_events
+            ),
         ]
 
     async def close(self) -> None:
@@ -230,9 +237,12 @@ class LeaderService:
             if self._was_stalled:  # the order would be sent after the stall
                 raise BusError("this process stalled")
             answer = await self._bus.request(subject, payload, timeout_s=_ANSWER_S)
-            reply = decode(ControlReply, answer.payload)
-        except (BusError, DecodeError) as error:
+            boot_id = self.machine.boot_of(worker)
+            reply = decode_from(worker, ControlReply, answer.payload, boot_id=boot_id)
+        except BusError as error:
             logger.debug("worker %s did not answer an order: %s", worker, error.message)
+        except DecodeError as error:
+            self._refused.add(error, subject)
         if reply is not None and reply.code == "stale_term":
             self._leadership.on_refused()
         if (event := then(reply)) is not None:
@@ -241,20 +251,30 @@ class LeaderService:
     # Events.
 
     async def _on_reply(self, message: IncomingMessage) -> None:
-        number = int(message.subject.rpartition(".")[2])
-        reply: DispatchReply | None = None
-        if not message.no_responders:
-            try:
-                reply = decode(DispatchReply, message.payload)
-            except DecodeError as error:
-                logger.error("an answer of a worker cannot be read: %s", error.message)
+        number = subjects.reply_number(message.subject)
+        asked = self.machine.asked(number)
+        if asked is None:
+            return  # nobody, or the answer is late
+        if message.no_responders:
+            self.handle(DispatchReplyReceived(number, None))
+            return
+        worker, boot_id = asked
+        try:
+            reply = decode_from(worker, DispatchReply, message.payload, boot_id=boot_id)
+        except DecodeError as error:
+            self._refused.add(error, subjects.worker_infer(worker))
+            return
+        if any(each.refusal and each.refusal.code == "stale_term" for each in reply.results):
+            self._leadership.on_refused()
         self.handle(DispatchReplyReceived(number, reply))
 
     async def _on_request_events(self, message: IncomingMessage) -> None:
         try:
-            report = decode(RequestEvents, message.payload)
+            report = decode_from(
+                subjects.event_sender(message.subject), RequestEvents, message.payload
+            )
         except DecodeError as error:
-            logger.error("events of a worker cannot be read: %s", error.message)
+            self._refused.add(error, message.subject)
             return
         self.handle(RequestEventsReceived(report.worker, report.boot_id, report.events))
 

@@ -1,7 +1,6 @@
 """Transfers the requests that no worker has from a leader that shuts down to the next leader."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 
@@ -16,8 +15,8 @@ from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId
 from shared.messages.dispatch import Dispatch, Transfer, TransferReply
-
-logger = logging.getLogger(__name__)
+from shared.messages.sender import decode_current
+from shared.refused_messages import RefusedMessages
 
 _ANSWER_S = 1.0
 _ENVELOPE_BYTES = 1024
@@ -60,14 +59,20 @@ async def send_transfer(
 
 
 async def receive_transfer(
-    bus: Bus, message: IncomingMessage, leader: LeaderService | None, skills: Skills
+    bus: Bus,
+    message: IncomingMessage,
+    leader: LeaderService | None,
+    skills: Skills,
+    refused: RefusedMessages,
 ) -> None:
     """Accept the requests of the last leader, if this controller leads."""
     try:
-        transfer = decode(Transfer, message.payload)
+        transfer = decode_current(Transfer, message.payload)
     except DecodeError as error:
-        logger.error("the transfer of the last leader cannot be read: %s", error.message)
+        refused.add(error, message.subject)
         return
+    if leader is not None and transfer.term >= leader.machine.term:
+        leader = None  # the sender was not the leader before this one
     if leader is not None:
         now = time.monotonic()
         requests = [

@@ -3,6 +3,8 @@ failure."""
 
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
 from controller.dispatch.dispatch_queue import DispatchOutcome
 from controller.dispatch.dispatcher import Dispatcher
 from controller.lifecycle.endings import EndingActions
@@ -20,6 +22,8 @@ from shared.messages.conversation import Message
 from shared.messages.dispatch import Dispatch
 from shared.messages.request_events import AttemptFailed, TokensEmitted
 from shared.messages.stream import ErrorDetails
+
+_UNCLAIMED = frozenset({"not_claimed", "stale_term"})
 
 
 class AttemptActions:
@@ -97,7 +101,7 @@ class AttemptActions:
     def place_elsewhere(self, request: TrackedRequest, outcome: DispatchOutcome) -> None:
         worker, refusal = request.worker, outcome.refusal
         self._dispatcher.rejected(request, outcome)
-        if worker is not None and refusal is not None and refusal.code == "not_claimed":
+        if worker is not None and refusal is not None and refusal.code in _UNCLAIMED:
             self._takeover.claim_anew(worker)
         if request.cancelled:
             self._endings.end_cancelled(request)
@@ -126,7 +130,7 @@ class AttemptActions:
             request.pending_requeue = event  # until its contents are known
             return
         self._out.cancel_attempt(request, silent=True)  # so that the worker forgets it
-        request.crashes += event.suspect
+        request.failures.crashes += event.suspect
         wait_ms = event.retry_after_ms
         self._retry(request, ErrorDetails.of(event.code, event.message, retry_after_ms=wait_ms))
 
@@ -151,4 +155,8 @@ def _history(key: RequestKey, reply: ControlReply | None) -> SessionHistoryRecei
     if reply is None or reply.said is None:
         too_large = reply is not None and reply.code == "payload_too_large"
         return SessionHistoryReceived(key, None, too_large)
-    return SessionHistoryReceived(key, [Message.model_validate(message) for message in reply.said])
+    try:
+        messages = [Message.model_validate(message) for message in reply.said]
+    except ValidationError:  # stored by a release with other limits
+        return SessionHistoryReceived(key, None)
+    return SessionHistoryReceived(key, messages)

@@ -20,6 +20,35 @@ _IN_FLIGHT_S = 1.0
 """Events of the last second before an answer may still have been in flight."""
 
 
+def turns_wait_until(
+    *,
+    first_term: bool,
+    was_released: bool,
+    started_at: float,
+    settled_at: float,
+    last_gone_at: float | None,
+) -> float:
+    """Return until when a new leader may not know which turns run, or are lost with a worker.
+
+    A controller that has just started does not know a worker that is silent since. The leader
+    before it knew which workers were lost, and told which requests those had, if it left in good
+    order.
+
+    Args:
+        first_term: no worker can have a request.
+        was_released: the leader before left in good order.
+        started_at: when this controller started.
+        settled_at: from then on every live worker has reported to it.
+        last_gone_at: when the last worker was lost of those that it knew.
+    """
+    if first_term:
+        return 0.0
+    knows_workers_at = started_at + REPUBLISHED_WITHIN_S
+    if was_released:
+        return max(settled_at, knows_workers_at)
+    return max(knows_workers_at, (last_gone_at or started_at) + REPUBLISHED_WITHIN_S)
+
+
 class ClaimedWorkers:
     """
     Args:
@@ -82,6 +111,10 @@ class ClaimedWorkers:
         claimed anew."""
         self._asked_at.pop(worker, None)
         self._answered.pop(worker, None)
+        self.refused(worker, now)
+
+    def refused(self, worker: WorkerId, now: float) -> None:
+        """The worker refused the claim: its requests are as unknown as those of a lost one."""
         if worker in self._unanswered:
             self._unanswered.discard(worker)
             self.turns_start_at = max(self.turns_start_at, now + REPUBLISHED_WITHIN_S)

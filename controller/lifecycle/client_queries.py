@@ -95,6 +95,7 @@ class QueryActions:
     def add_inboxes(self, request: TrackedRequest, again: TrackedRequest) -> None:
         if _lacks_beginning(request, again) and request.state != "offered":
             request.start_from(again)
+            self._store.weigh(request, again.memory_bytes)
         request.add_inboxes(again.inboxes)
         self._out.send_waiting_status(request, again.inboxes)
 

@@ -11,6 +11,7 @@ from controller.requests.request import TrackedRequest
 from shared.errors import RequestError
 from shared.ids import WorkerId
 from shared.messages.conversation import Message, turn_bytes
+from shared.messages.json_bounds import MAX_LISTED_OBJECTS
 
 
 def history_needed(request: TrackedRequest, home: WorkerId | None) -> bool:
@@ -54,7 +55,8 @@ def history_to_prepend(
         )
     if body.history != "kept" and (not stored or _same(stored[0], messages[0])):
         return []
-    if _size(stored) + _size(messages) > limit_bytes:
+    is_too_long = len(stored) + len(messages) > MAX_LISTED_OBJECTS
+    if is_too_long or _size(stored) + _size(messages) > limit_bytes:
         raise _too_large(session_id)
     return list(stored)
 

@@ -8,7 +8,7 @@ request to workers, `takeover` adopts the requests that workers have.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import assert_never
 
 from controller.dispatch.dispatch_queue import DispatchQueue
@@ -16,7 +16,9 @@ from controller.dispatch.dispatcher import Dispatcher
 from controller.dispatch.router import Router
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry, WorkerGone
+from controller.lifecycle.actions import actions_of
 from controller.lifecycle.attempts import AttemptActions
+from controller.lifecycle.client_limits import limit_exceeded
 from controller.lifecycle.client_queries import QueryActions
 from controller.lifecycle.endings import EndingActions
 from controller.lifecycle.leader_term import LeaderTerm
@@ -31,7 +33,7 @@ from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import RequestKey, TrackedRequest
 from controller.requests.session_queues import SessionQueues
 from controller.requests.store import RequestStore
-from controller.requests.transitions import TRANSITIONS, Action, Trigger
+from controller.requests.transitions import LATE, TRANSITIONS, Trigger
 from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.request_events import (
@@ -43,8 +45,6 @@ from shared.messages.request_events import (
 from shared.messages.request_list import RequestList, RequestListQuery
 from shared.messages.stream import ErrorDetails
 from shared.settings import ClusterSettings
-
-_RATE_RETRY_MS = 1000
 
 
 class RequestStateMachine:
@@ -58,6 +58,7 @@ class RequestStateMachine:
     def __init__(
         self,
         controller: ControllerId,
+        boot_id: BootId,
         term: int,
         settings: ClusterSettings,
         registry: NodeRegistry,
@@ -103,7 +104,7 @@ class RequestStateMachine:
             self._out, self._start,
         )  # fmt: skip
         self._takeover = RequestAdoption(
-            settings.skills, registry, prefixes, self._store, self._turns, self._out,
+            settings.skills, registry, prefixes, self._store, self._turns, self._out, boot_id,
             self._fire, self._adopted, self._endings.drop, turns_wait_until=turns_wait_until,
         )  # fmt: skip
         self._claims = self._takeover.claims
@@ -113,7 +114,7 @@ class RequestStateMachine:
         attempts = AttemptActions(
             self._term, self._dispatcher, self._takeover, self._timers, self._endings, self._out
         )
-        self._actions = _actions(attempts, self._dispatcher, self._endings, self._queries)
+        self._actions = actions_of(attempts, self._dispatcher, self._endings, self._queries)
         self._is_claiming = self._claims.incomplete
         self._starts_at = self._claims.starts_at if self._is_claiming else self._turns_start_at
 
@@ -163,6 +164,15 @@ class RequestStateMachine:
     def next_due(self) -> float:
         """When `TimerFired` is due, at the latest."""
         return min(self._timers.next_at, self._queue.next_at, self._starts_at)
+
+    def asked(self, number: int) -> tuple[WorkerId, BootId] | None:
+        """Return the boot of a worker that was sent a message of dispatches, and has not answered
+        it yet."""
+        return self._queue.asked(number)
+
+    def boot_of(self, worker: WorkerId) -> BootId | None:
+        view = self._registry.worker(worker)
+        return view.report.boot_id if view is not None else None
 
     def find(self, key: RequestKey) -> TrackedRequest | None:
         """Return a request that is served, or ended recently."""
@@ -214,6 +224,8 @@ class RequestStateMachine:
             case events.ClaimAnswered():
                 self._takeover.on_claimed(event)
                 self._timers.capacity_changed()
+            case events.ClaimRefused():
+                self._takeover.on_claim_refused(event)
             case events.RequestContentsReceived():
                 self._takeover.on_contents(event)
             case events.SessionHistoryReceived():
@@ -247,26 +259,30 @@ class RequestStateMachine:
         action = TRANSITIONS[request.state].get(trigger)
         if action is not None:
             self._actions[action](request, *args)
+        elif trigger not in LATE.get(request.state, ()):
+            self._on_unexpected(request, trigger)
+
+    def _on_unexpected(self, request: TrackedRequest, trigger: Trigger) -> None:
+        """The table has no action: a fault of this controller, or of a worker."""
+        self.metrics.unexpected(request.state, trigger)
+        self._out.warn(f"{trigger} was not expected while {request.state}", request)
 
     # Published.
 
     def _on_published(self, request: TrackedRequest) -> None:
         known = self._store.get(request.key)
-        security = self._settings.security
-        limit = security.max_requests_per_client if security.strict_inbox else math.inf
         if known is not None and known.fingerprint != request.fingerprint:
             message = f"request_id: {request.request_id!r} was used for another request"
             self._reject(request, ErrorDetails.of("request_id_conflict", message, "request_id"))
         elif known is not None:
             self._fire(known, "published_again", request)
-        elif request.part_of is None and self._store.count(request.client) >= limit:
-            message = f"client {request.client} has {limit} active requests, the maximum"
-            wait_ms = _RATE_RETRY_MS
-            self._reject(
-                request, ErrorDetails.of("rate_limit_exceeded", message, retry_after_ms=wait_ms)
-            )
+        elif request.part_of is None and (error := self._limit_exceeded(request)) is not None:
+            self._reject(request, error)
         else:
             self._arrive(request)
+
+    def _limit_exceeded(self, request: TrackedRequest) -> ErrorDetails | None:
+        return limit_exceeded(self._store, request, self._settings.security)
 
     def _reject(self, request: TrackedRequest, error: ErrorDetails) -> None:
         self._term.raise_attempt(request)
@@ -274,7 +290,11 @@ class RequestStateMachine:
         self._out.end_trace(request, error.code, error.code)
 
     def _arrive(self, request: TrackedRequest, replaced: TrackedRequest | None = None) -> None:
-        """Accept a request; `replaced` is the same one, from before it was lost or forgotten."""
+        """Accept a request; `replaced` is the same one, from before it was lost or forgotten. One
+        that has ended has no weight any more, so its limits hold as for a new one."""
+        if replaced is not None and replaced.ended and (error := self._limit_exceeded(request)):
+            self._reject(request, error)
+            return
         self._store.add(request)
         self._turns.add(request, replaced)
         self.metrics.arrived(request)
@@ -354,40 +374,3 @@ class RequestStateMachine:
             self._start_waiting()
         self._timers.retry_waiting()
         self._dispatcher.send_due()
-
-
-def _actions(
-    attempts: AttemptActions,
-    dispatcher: Dispatcher,
-    endings: EndingActions,
-    queries: QueryActions,
-) -> Mapping[Action, Callable[..., None]]:
-    """Return what performs each action of the table."""
-    return {
-        "begin": attempts.begin,
-        "place": attempts.place,
-        "place_with_history": attempts.place_with_history,
-        "place_again": dispatcher.place_again,
-        "place_elsewhere": attempts.place_elsewhere,
-        "run": attempts.run,
-        "record_tokens": attempts.record_tokens,
-        "set_contents": attempts.set_contents,
-        "requeue": attempts.requeue,
-        "fail_over": attempts.fail_over,
-        "lose": endings.lose,
-        "end_finished": endings.end_finished,
-        "end_failed": endings.end_failed,
-        "end_list": endings.end_list,
-        "end_cancelled": endings.end_cancelled,
-        "fail": endings.fail,
-        "fail_list": endings.fail_list,
-        "abort": endings.abort,
-        "cancel_offer": endings.cancel_offer,
-        "cancel_at_worker": queries.cancel_at_worker,
-        "cancel_list": queries.cancel_list,
-        "add_inboxes": queries.add_inboxes,
-        "attach": queries.attach,
-        "attach_to_list": queries.attach_to_list,
-        "resend_end": queries.resend_end,
-        "run_again": queries.run_again,
-    }

@@ -11,10 +11,10 @@ from controller.dispatch.dispatcher import TriggerHandler
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import NodeRegistry
 from controller.lifecycle.claimed_workers import ClaimedWorkers
-from controller.requests.events import ClaimAnswered, RequestContentsReceived
+from controller.requests.events import ClaimAnswered, ClaimRefused, RequestContentsReceived
 from controller.requests.instructions import InstructionBuilder
 from controller.requests.request import TrackedRequest
-from controller.requests.restored_request import claimed_request
+from controller.requests.restored_request import claimed_request, memory_bytes_of
 from controller.requests.session_queues import SessionQueues
 from controller.requests.skills import Skills, models_for_dispatch
 from controller.requests.store import RequestStore
@@ -53,6 +53,7 @@ class RequestAdoption:
         store: RequestStore,
         turns: SessionQueues,
         instructions: InstructionBuilder,
+        boot_id: BootId,
         fire: TriggerHandler,
         on_adopted: Callable[[TrackedRequest], None],
         drop: Callable[[TrackedRequest], None],
@@ -65,6 +66,7 @@ class RequestAdoption:
         self._store = store
         self._turns = turns
         self._out = instructions
+        self._boot_id = boot_id
         self._fire = fire
         self._on_adopted = on_adopted
         self._drop = drop
@@ -79,7 +81,7 @@ class RequestAdoption:
         view = self._registry.worker(worker)
         if view is None:
             return
-        knows_term = view.report.term == self._out.term or view.protocol < 2
+        knows_term = view.report.term == self._out.term
         # Heartbeats sent before the answer to the last claim do not count.
         is_late = self.claims.since_asked_s(worker, self._out.now) > QUIET_S
         if not view.claimed or (not knows_term and is_late):
@@ -90,13 +92,11 @@ class RequestAdoption:
         view, now = self._registry.worker(worker), self._out.now
         if view is None:
             return
-        if view.protocol < 2:  # a release without leaders, which cannot answer
-            view.claimed = True
-            self.claims.answered(worker, now)
-        elif self.claims.ask(worker, now):
+        if self.claims.ask(worker, now):
             order = ClaimWorker(
                 term=self._out.term,
                 controller=self._out.controller,
+                boot_id=self._boot_id,
                 ended_within_ms=self.claims.answer_age_ms(worker, now),
             )
             self._out.order(worker, order, lambda reply: _claimed(worker, now, reply))
@@ -107,6 +107,19 @@ class RequestAdoption:
             view.claimed = False
         self.claims.reset(worker, self._out.now)
         self.claim(worker)
+
+    def on_claim_refused(self, event: ClaimRefused) -> None:
+        """Nothing waits for this worker any more; it is asked again after each of its reports."""
+        view = self._registry.worker(event.worker)
+        if view is None or view.report.boot_id != event.boot_id:
+            return
+        if view.refused_term is None:
+            self._out.warn(
+                f"worker {event.worker} accepts no work of term {self._out.term}: another leader "
+                f"claimed it in term {event.term}"
+            )
+        view.claimed, view.refused_term = False, event.term
+        self.claims.refused(event.worker, self._out.now)
 
     def claim_all(self) -> None:
         for view in self._registry.workers:
@@ -125,7 +138,7 @@ class RequestAdoption:
         if view is None or boot_id != view.report.boot_id:
             return  # the worker is claimed again at its next heartbeat
         self.claims.answered(worker, event.asked_at)
-        view.claimed = True
+        view.claimed, view.refused_term = True, None
         if claimed.kept is not None:
             self._prefixes.apply_report(claimed.kept)
         unknown = [
@@ -205,10 +218,12 @@ class RequestAdoption:
             ref = remaining.pop(0)
             request = self._store.get((ref.client, ref.request_id))
             contents = received.pop((ref.client, ref.request_id, ref.attempt), None)
-            if request is None or request.attempt != ref.attempt or request.ended:
-                continue
+            if request is None or request.attempt != ref.attempt or request.state != "running":
+                continue  # it has gone on since its contents were requested
             if contents is not None:
                 models = models_for_dispatch(contents, self.skills)
+                payload = request.payload or b""  # if it arrived here first
+                self._store.weigh(request, len(payload) + memory_bytes_of(contents))
                 self._fire(request, "contents_received", contents, models)
             elif request.request is None:
                 self._fire(request, "contents_lost")
@@ -227,7 +242,11 @@ def _ref(claim: ClaimedRequest) -> AttemptRef:
     return AttemptRef(client=claim.client, request_id=claim.request_id, attempt=claim.attempt)
 
 
-def _claimed(worker: WorkerId, asked_at: float, reply: ControlReply | None) -> ClaimAnswered | None:
+def _claimed(
+    worker: WorkerId, asked_at: float, reply: ControlReply | None
+) -> ClaimAnswered | ClaimRefused | None:
+    if reply is not None and reply.boot_id is not None and reply.term is not None:
+        return ClaimRefused(worker, reply.boot_id, reply.term)
     if reply is None or reply.claimed is None or reply.boot_id is None:
         return None  # the worker is claimed again at its next heartbeat
     return ClaimAnswered(worker, reply.boot_id, reply.claimed, asked_at)

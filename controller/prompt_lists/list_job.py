@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.prompt_lists.list_parts import PromptListPart
-from controller.requests.request import TrackedRequest
-from shared.ids import RequestId
+from controller.requests.request import RequestKey, TrackedRequest
+from shared.ids import ClientName, RequestId
 from shared.messages.stream import (
     ChoiceOutput,
     ChunkMessage,
@@ -16,6 +16,7 @@ from shared.messages.stream import (
     FinishReason,
     StatusMessage,
     StatusName,
+    StreamMessage,
     Timings,
     Usage,
 )
@@ -39,6 +40,8 @@ class PromptListJob:
         capacity: batch slots of the workers that can serve it, as of `counted_at`.
         begun: a worker accepted one of its parts.
         sent_at: when the last message was sent to the client.
+        encoded_end: `end` as its client gets it: up to a whole answer, which takes long to encode.
+        least_bytes: that the whole answer has as JSON, by what is there of it.
         next_index: of each choice.
         unfinished: numbers of the choices without a finish reason.
     """
@@ -57,7 +60,9 @@ class PromptListJob:
     begun: bool = False
     sent_at: float = 0.0
     end: DoneMessage | FailedMessage | None = None
+    encoded_end: bytes = b""
     ended_at: float = 0.0
+    least_bytes: int = 0
     usage_sent: bool = False
     next_index: list[int] = field(default_factory=list)
     unfinished: set[int] = field(default_factory=set)
@@ -110,6 +115,7 @@ class PromptListJob:
         """Record an output and return the message for the client. The first chunk with a usage has
         its prompt tokens."""
         self.log.append(output)
+        self.least_bytes += _least_bytes(output)
         self.next_index[output.choice] = output.index + len(output.token_ids)
         if output.finish_reason is not None:
             self.unfinished.discard(output.choice)
@@ -190,3 +196,44 @@ class PromptListJob:
     def _route(self) -> dict[str, Any] | None:
         """Return the route of the first part that has one."""
         return next((part.route for part in self.parts if part.route is not None), None)
+
+
+_LEAST_NUMBER_BYTES = 2
+_LEAST_LOGPROB_BYTES = 20
+
+
+def _least_bytes(output: ChoiceOutput) -> int:
+    """Return less than the JSON of an output has, so that no answer is refused that fits."""
+    logprobs = sum(1 + len(entry.get("top", ())) for entry in output.logprobs or ())
+    characters = len(output.text) + len(output.reasoning or "")
+    return (
+        characters + _LEAST_NUMBER_BYTES * len(output.token_ids) + _LEAST_LOGPROB_BYTES * logprobs
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptListReplay:
+    """The stream of a list, for one more inbox or once more, from its start."""
+
+    job: PromptListJob
+    inbox: str
+
+    @property
+    def client(self) -> ClientName:
+        return self.job.whole.client
+
+    @property
+    def key(self) -> tuple[RequestKey, str]:
+        return self.job.whole.key, self.inbox
+
+    def messages(self) -> list[StreamMessage]:
+        """Return what is there of the stream now."""
+        job = self.job
+        messages: list[StreamMessage] = []
+        if job.streams:
+            if job.begun:
+                messages.append(job.accepted_status())
+            messages += [ChunkMessage(*job.origin, output) for output in job.log.since(None, 0)]
+        if job.end is not None:
+            messages.append(job.end)
+        return messages

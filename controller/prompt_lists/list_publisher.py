@@ -24,12 +24,14 @@ class PromptListPublisher:
 
     Attributes:
         max_bytes: of a message.
+        sent_bytes: of all messages so far.
     """
 
     def __init__(
         self, publish: Callable[[str, bytes, str], None], probes: str, max_bytes: int
     ) -> None:
         self._publish = publish
+        self.sent_bytes = 0
         self._probes = probes
         self.max_bytes = max_bytes
         self._outgoing: list[tuple[PromptListJob, StreamMessage, Sequence[str]]] = []
@@ -44,24 +46,38 @@ class PromptListPublisher:
         multiplexed: defaultdict[str, list[tuple[PromptListJob, StreamMessage]]] = defaultdict(list)
         for job, message, inboxes in outgoing:
             for inbox in inboxes:
-                if job.multiplex:
-                    multiplexed[inbox].append((job, message))
+                if not job.multiplex:
+                    self._publish_one(inbox, job, message)
+                elif message is job.end:
+                    self._publish_multiplexed(inbox, multiplexed.pop(inbox, ()))
+                    self._publish_one(inbox, job, message)
                 else:
-                    self._publish(inbox, encode(message), self._probe(inbox, [(job, message)]))
+                    multiplexed[inbox].append((job, message))
         for inbox, queued in multiplexed.items():
-            for begin in range(0, len(queued), _MAX_PER_MESSAGE):
-                self._publish_multiplexed(inbox, queued[begin : begin + _MAX_PER_MESSAGE])
+            self._publish_multiplexed(inbox, queued)
 
     def _publish_multiplexed(
-        self, inbox: str, batch: Sequence[tuple[PromptListJob, StreamMessage]]
+        self, inbox: str, queued: Sequence[tuple[PromptListJob, StreamMessage]]
     ) -> None:
-        payload = encode_multiplexed([message for _, message in batch])
-        if len(payload) <= self.max_bytes:
-            self._publish(inbox, payload, self._probe(inbox, batch))
-            return
-        for job, message in batch:
-            payload = encode(message, multiplex=True)
-            self._publish(inbox, payload, self._probe(inbox, [(job, message)]))
+        for begin in range(0, len(queued), _MAX_PER_MESSAGE):
+            batch = queued[begin : begin + _MAX_PER_MESSAGE]
+            payload = encode_multiplexed([message for _, message in batch])
+            if len(payload) <= self.max_bytes:
+                self._send(inbox, payload, batch)
+                continue
+            for job, message in batch:
+                self._publish_one(inbox, job, message)
+
+    def _publish_one(self, inbox: str, job: PromptListJob, message: StreamMessage) -> None:
+        is_end = message is job.end
+        payload = job.encoded_end if is_end else encode(message, multiplex=job.multiplex)
+        self._send(inbox, payload, [(job, message)])
+
+    def _send(
+        self, inbox: str, payload: bytes, batch: Sequence[tuple[PromptListJob, StreamMessage]]
+    ) -> None:
+        self.sent_bytes += len(payload)
+        self._publish(inbox, payload, self._probe(inbox, batch))
 
     def _probe(self, inbox: str, batch: Iterable[tuple[PromptListJob, StreamMessage]]) -> str:
         """Return the reply subject of a probe if one is due, else an empty one."""

@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller.prompt_lists.list_job import PromptListJob
+from controller.prompt_lists.list_job import PromptListJob, PromptListReplay
 from controller.prompt_lists.list_parts import PromptListPart, part_request, split
 from controller.prompt_lists.list_publisher import PromptListPublisher
 from controller.requests.client_messages import state_name
@@ -34,7 +34,6 @@ from shared.errors import ClusterError, DecodeError
 from shared.ids import RequestId
 from shared.messages.stream import (
     KEEP_ALIVE_S,
-    ChunkMessage,
     DoneMessage,
     ErrorDetails,
     FailedMessage,
@@ -43,6 +42,8 @@ from shared.messages.stream import (
     decode,
     encode,
 )
+from shared.refused_messages import RefusedMessages
+from shared.replay_queue import ReplayQueue
 from shared.stream_subscribers import PROBE_INTERVAL_S
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ MAX_UNPLACED = 16
 wait queue."""
 
 TICK_S = 0.25
+_SLICE = 16
+"""Messages of a stream that are sent again in one turn."""
+_BYTES_PER_TICK = 512 * 1024
+"""After so many no more is sent again until the next tick: the leader does all else meanwhile."""
 _COUNT_CAPACITY_S = 1.0
 _MAX_LOSSES = 3
 _UNKNOWN_RETRY_MS = 1000
@@ -61,6 +66,8 @@ _RECONNECT_GRACE_S = 3.0
 
 _FATAL = frozenset({"invalid_request", "not_supported"})
 """Error codes that concern the request as a whole."""
+_FATAL_FOR_A_PROMPT = frozenset({"context_length_exceeded"})
+"""Those that concern all choices of a prompt: no other part of it is tried."""
 
 
 class PromptListRunner:
@@ -75,6 +82,8 @@ class PromptListRunner:
         inbox: of the runner; streams arrive on `<inbox>.parts`, and `no responders` for an inbox of
             a client on `<inbox>.probe.<inbox of the client>`.
         connections: returns the number of connections made so far.
+        refused: counts what arrives and is no message of a stream. A probe tells a client where
+            this inbox is, so whatever a process answers it can be made to answer here.
     """
 
     def __init__(
@@ -86,6 +95,7 @@ class PromptListRunner:
         inbox: str,
         max_bytes: int,
         connections: Callable[[], int],
+        refused: RefusedMessages,
     ) -> None:
         self._submit = submit
         self._find = find
@@ -94,15 +104,18 @@ class PromptListRunner:
         self._probes = f"{inbox}.probe"
         self._publisher = PromptListPublisher(put, self._probes, max_bytes)
         self._connections = connections
+        self._refused = refused
         self._connection = connections()
         self._grace_until = 0.0
         self._jobs: dict[RequestKey, PromptListJob] = {}
+        self._replays: ReplayQueue[PromptListReplay, StreamMessage] = ReplayQueue()
+        self._may_send_bytes = _BYTES_PER_TICK
         self._parts: dict[RequestId, tuple[PromptListJob, PromptListPart]] = {}
 
     @property
     def idle(self) -> bool:
         """Whether `tick` has nothing to do."""
-        return not self._jobs
+        return not self._jobs and not self._replays
 
     # Instructions of the leader.
 
@@ -129,16 +142,18 @@ class PromptListRunner:
         """Send the stream so far, and all that follows, to one more inbox."""
         if (job := self._jobs.get(whole.key)) is None:
             return
-        if job.streams:
-            if job.begun:
-                self._publisher.add(job, job.accepted_status(), (inbox,))
-            for output in job.log.since(None, 0):
-                self._publisher.add(job, ChunkMessage(*job.origin, output), (inbox,))
-        if job.end is not None:
-            self._publisher.add(job, job.end, (inbox,))
-        else:
+        if job.end is None:
             job.inboxes.add(inbox, boottime_s())
-        self._publisher.flush()
+        self._replays.add(PromptListReplay(job, inbox))
+        self._send_again()
+
+    def _send_again(self) -> None:
+        """Send streams again, as much as is left of what one tick may send."""
+        while self._replays and self._publisher.sent_bytes < self._may_send_bytes:
+            replay, messages = self._replays.take(_SLICE)
+            for message in messages:
+                self._publisher.add(replay.job, message, (replay.inbox,))
+            self._publisher.flush()
 
     def _cancel(self, whole: TrackedRequest) -> None:
         """End a list because its client cancelled it: the answers so far stay."""
@@ -158,6 +173,8 @@ class PromptListRunner:
 
     def tick(self) -> None:
         """Check deadlines, silent parts and keep-alives; call it a few times a second."""
+        self._may_send_bytes = self._publisher.sent_bytes + _BYTES_PER_TICK
+        self._send_again()
         now = time.monotonic()
         for key, job in list(self._jobs.items()):
             if job.end is not None:
@@ -186,7 +203,7 @@ class PromptListRunner:
         try:
             messages = decode(message.payload)
         except DecodeError as error:
-            logger.error("a message about a part of a list cannot be decoded: %s", error.message)
+            self._refused.add(error, self._inbox)
             return
         changed: dict[PromptListJob, None] = {}
         for each in messages:
@@ -275,6 +292,10 @@ class PromptListRunner:
             numbered = replace(output, choice=part.first + output.choice)
             if job.is_new(numbered):
                 self._send(job, job.chunk(numbered, part.usage))
+        if not job.streams and job.least_bytes > self._publisher.max_bytes:
+            text = "the answer has more bytes than the maximum of a message"
+            self._end(job, job.failed(ErrorDetails.of("answer_too_large", text)))
+            return
         if part.assembler.done:
             part.answered, part.timings = True, part.assembler.timings
             part.route, part.warnings = part.assembler.route, part.assembler.warnings
@@ -338,13 +359,22 @@ class PromptListRunner:
         )  # fmt: skip
         part.error = job.prompt_error(part, error)
         self._end_choices(job, part, "error")
+        if error.code in _FATAL_FOR_A_PROMPT:
+            self._drop_waiting(job, "error", error, prompt=part.prompt)
 
     def _drop_waiting(
-        self, job: PromptListJob, reason: FinishReason, error: ErrorDetails | None = None
+        self,
+        job: PromptListJob,
+        reason: FinishReason,
+        error: ErrorDetails | None = None,
+        *,
+        prompt: int | None = None,
     ) -> None:
-        """End the parts that are not submitted."""
-        numbers, job.waiting = job.waiting, []
-        for part in (job.parts[number] for number in numbers):
+        """End the parts that are not submitted, of one prompt or all."""
+        waiting = [job.parts[number] for number in job.waiting]
+        dropped = [part for part in waiting if prompt in (None, part.prompt)]
+        job.waiting = [part.number for part in waiting if prompt not in (None, part.prompt)]
+        for part in dropped:
             part.error = job.prompt_error(part, error) if error is not None else None
             self._end_choices(job, part, reason)
 
@@ -366,10 +396,13 @@ class PromptListRunner:
         self._end(job, job.done())
 
     def _end(self, job: PromptListJob, end: DoneMessage | FailedMessage) -> None:
-        if isinstance(end, DoneMessage) and len(payload := encode(end)) > self._publisher.max_bytes:
+        payload = encode(end, multiplex=job.multiplex)
+        if isinstance(end, DoneMessage) and len(payload) > self._publisher.max_bytes:
             message = f"the answer has {len(payload)} bytes, more than the maximum of a message"
             end = job.failed(ErrorDetails.of("answer_too_large", message))
-        job.end, job.ended_at, job.waiting = end, time.monotonic(), []
+            payload = encode(end, multiplex=job.multiplex)
+        job.end, job.encoded_end = end, payload
+        job.ended_at, job.waiting = time.monotonic(), []
         self._publisher.add(job, end, tuple(job.inboxes))
         self._publisher.flush()
         for part in job.submitted:

@@ -24,12 +24,6 @@ _STATE_NAMES: dict[State, RequestStateName] = {
 }
 
 
-def accepted_status(request: TrackedRequest) -> StatusMessage:
-    return StatusMessage(
-        request.request_id, request.attempt, request.worker, "accepted", seed=request.seed
-    )
-
-
 def waiting_status(request: TrackedRequest) -> StatusMessage:
     if request.started:
         return StatusMessage(request.request_id, request.attempt, None, "migrating")

@@ -51,6 +51,14 @@ class ClaimAnswered(NamedTuple):
     asked_at: float
 
 
+class ClaimRefused(NamedTuple):
+    """A worker refused the claim of this leader: another one claimed it, in `term`."""
+
+    worker: WorkerId
+    boot_id: BootId
+    term: int
+
+
 class RequestContentsReceived(NamedTuple):
     """A worker sent the contents of the first of the requests that it was asked for."""
 
@@ -113,7 +121,7 @@ class TimerFired(NamedTuple):
 
 Event = (
     RequestReceived | RequestsTransferred | StatusOrCancelReceived | WorkerReported | WorkerGone
-    | ClaimAnswered | RequestContentsReceived | DispatchReplyReceived | RequestEventsReceived
-    | SessionHistoryReceived | PromptListEnded | EndRequests | LinkRestored | ShutdownBegan
-    | TimerFired
+    | ClaimAnswered | ClaimRefused | RequestContentsReceived | DispatchReplyReceived
+    | RequestEventsReceived | SessionHistoryReceived | PromptListEnded | EndRequests
+    | LinkRestored | ShutdownBegan | TimerFired
 )  # fmt: skip

@@ -25,9 +25,11 @@ from prometheus_client.samples import Exemplar
 from controller.fleet.circuit_breaker import BreakerState
 from controller.fleet.registry import NodeRegistry
 from controller.fleet.worker_view import WorkerView
-from controller.requests.request import TrackedRequest
+from controller.requests.request import State, TrackedRequest
+from controller.requests.transitions import Trigger
 from controller.routing import RouteDecision, RouteQuery
 from shared.ids import ModelId, WorkerId
+from shared.refused_messages import RefusedMessages
 
 FIRST_TOKEN_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 35, 60, 120)
 REQUEST_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300)
@@ -121,16 +123,24 @@ class ControllerMetrics(Collector):
         retries: attempts that failed and were followed by another attempt.
         migrations: the number of those that had begun to answer.
         adoptions: requests taken over from earlier leaders.
+        unexpected_triggers: faults: the table had no action for them.
         turns: of sessions: `first`, `home` (same worker as the previous turn) or `moved`.
         totals: counts that the wait queue and the dispatch queue update.
     """
 
-    def __init__(self, registry: NodeRegistry) -> None:
+    def __init__(self, registry: NodeRegistry, refused: RefusedMessages) -> None:
         self.accepted = self.completed = self.rejected = self.failed = 0
         self.retries = self.migrations = self.adoptions = 0
+        self.unexpected_triggers = 0
         self.turns: Counter[str] = Counter()
         self.totals = DispatchCounts()
         self._workers = registry
+        self._messages = refused
+        self._without_action = _LabelledCounter(
+            "mlx_controller_unexpected_triggers",
+            "Triggers for which the table has no action in the state of the request: a fault.",
+            "state", "trigger",
+        )  # fmt: skip
         self._requests = _LabelledCounter(
             "mlx_controller_requests",
             "Requests that ended, by error code, `ok` or `cancelled`; each part of a list counts.",
@@ -198,6 +208,11 @@ class ControllerMetrics(Collector):
     def adopted(self) -> None:
         self.adoptions += 1
 
+    def unexpected(self, state: State, trigger: Trigger) -> None:
+        """A trigger had no action in the state of its request."""
+        self.unexpected_triggers += 1
+        self._without_action.add(state, trigger)
+
     def refused(self, worker: WorkerId, code: str) -> None:
         self._refusals.add(worker, code)
 
@@ -237,9 +252,17 @@ class ControllerMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         for counter in (
             self._requests, self._tokens, self._prompts, self._turns, self._retries,
-            self._migrations, self._refusals,
+            self._migrations, self._refusals, self._without_action,
         ):  # fmt: skip
             yield counter.metric()
+        refused = CounterMetricFamily(
+            "mlx_controller_refused_messages",
+            "Messages that could not be read, or that their sender may not send.",
+            labels=("kind",),
+        )
+        for kind, count in self._messages.counts.items():
+            refused.add_metric((kind,), count)
+        yield refused
         for histogram in (self._dispatch, self._first_token, self._duration):
             yield histogram.metric()
         totals, views = self.totals, self._workers.workers

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from controller.fleet.placement import Outcome, RequestPlacement
 from controller.requests.answer_progress import AnswerProgress
+from controller.requests.failed_attempts import FailedAttempts
 from controller.requests.request_trace import RequestTrace
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from shared.codec import encode
@@ -31,8 +32,10 @@ State = Literal[
 ]  # fmt: skip
 """See `controller.requests.transitions`."""
 
-WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
-"""Error codes that are the fault of the worker, not of the request."""
+WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed"})
+"""Error codes that are the fault of the worker, not of the request. An `internal_error` is what a
+worker reports when its code failed for one request, which may fail so on every worker: if that
+counted, one client could stop the requests of all."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,7 @@ class TrackedRequest:
         fingerprint: of the body as its client sent it.
         request: the body; None while only a worker has it, and after the end.
         payload: the body as its client encoded it, if available.
+        memory_bytes: of body and payload, about; 0 for parts, and as long as only a worker has it.
         history: earlier messages of its session, which are prepended to its own.
         includes_history: `request` contains the earlier messages, because its worker sent it so.
         attempt: the highest attempt number so far; 0 before the first attempt.
@@ -66,12 +70,8 @@ class TrackedRequest:
         waiting_kind: requests of one kind can be served by the same workers; None if no other
             request is comparable.
         waiting_since: when routing first found no worker.
-        failed_workers: workers on which an attempt failed; other workers are preferred.
-        failures: attempts that failed after a worker accepted them.
-        migrations: failed attempts whose worker had published tokens.
-        crashes: failed attempts that ended with an engine crash which this request may have caused.
+        failures: how its attempts failed so far.
         failover: while the answer is interrupted: the worker that failed, and when.
-        last_error: of the last failed attempt.
         pending_requeue: its worker requeued it before its contents were known here.
         end: the terminal message, if this controller sent it.
         succeeded: whether it ended without an error.
@@ -80,8 +80,8 @@ class TrackedRequest:
         wake_at: in `queued`: when waiting ends; in `backing_off`: when the next attempt starts.
         reason: why no worker has it, for its client.
         delegated: the list runner serves it in parts.
-        reported_tokens: tokens of its answer where `progress` does not have them: those that the
-            list runner published, that a claim reported, or that it had when it ended.
+        reported_tokens: tokens of its answer that `progress` does not have: that the list runner
+            published, that a claim reported, or that it had when it ended.
         part_of: the id of the request of which it is a part.
         tokens_before: tokens that were known when the last attempt began.
         trace: None if it is not traced.
@@ -96,6 +96,7 @@ class TrackedRequest:
     fingerprint: str
     request: InferenceRequest | None = None
     payload: bytes | None = None
+    memory_bytes: int = 0
     seed: int = 0
     elapsed_before_ms: float = 0.0
     session: SessionKey | None = None
@@ -118,12 +119,8 @@ class TrackedRequest:
     dispatched_to: list[str] = field(default_factory=list)
     rejected: dict[WorkerId, WorkerRejection] = field(default_factory=dict)
     waiting_since: float | None = None
-    failed_workers: set[WorkerId] = field(default_factory=set)
-    failures: int = 0
-    migrations: int = 0
-    crashes: int = 0
+    failures: FailedAttempts = field(default_factory=FailedAttempts)
     failover: tuple[WorkerId, float] | None = None
-    last_error: ErrorDetails | None = None
     pending_requeue: AttemptFailed | None = None
     end: DoneMessage | FailedMessage | None = None
     succeeded: bool = True
@@ -235,6 +232,11 @@ class TrackedRequest:
         return self.progress.started
 
     @property
+    def grown(self) -> bool:
+        """Whether the last attempt added tokens to the answer."""
+        return self.progress.count > self.tokens_before
+
+    @property
     def tokens(self) -> int:
         """Number of tokens of all choices that its workers reported."""
         return self.progress.count or self.reported_tokens
@@ -279,8 +281,7 @@ class TrackedRequest:
         own, self.inboxes = self.inboxes, list(before.inboxes)
         self.add_inboxes(own)
         self.cancelled = before.cancelled
-        self.failures, self.migrations = before.failures, before.migrations
-        self.crashes = before.crashes
+        self.failures = before.failures
         self.trace = before.trace or self.trace
 
     def offer(self, decision: RouteDecision, placement: RequestPlacement) -> None:
@@ -317,9 +318,9 @@ class TrackedRequest:
             "seed": self.seed,
             "elapsed_ms": round(self.elapsed_ms(now), 3),
         }
-        if self.failures:
-            counts = {"migrations": self.migrations, "crashes": self.crashes}
-            fields |= {"retries": self.failures, **counts}
+        if failures := self.failures.count:
+            counts = {"migrations": self.failures.migrations, "crashes": self.failures.crashes}
+            fields |= {"retries": failures, **counts}
         if self.started:
             fields["resume"] = self.progress.continuation(self.contents.received_ids)
         if self.route is not None:
@@ -349,15 +350,11 @@ class TrackedRequest:
     def give_up_attempt(self, error: ErrorDetails, now: float) -> None:
         """The worker is gone or requeued the request; another attempt follows."""
         self._end_attempt("fault" if error.code in WORKER_FAULTS else "other", now, error.code)
-        self.last_error = error
-        self.failures += 1
+        self.failures.add(error, self.worker, started=self.started, grown=self.grown)
         if self.started:
-            self.migrations += 1
             if self.failover is None and self.worker is not None:
                 self.failover = self.worker, now
             self.models = [self.model] if self.model is not None else self.models
-        if self.worker is not None:
-            self.failed_workers.add(self.worker)
         self.worker = self.boot_id = self.query = None
 
     def detach(self, outcome: Outcome, now: float, code: str = "") -> None:

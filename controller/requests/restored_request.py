@@ -1,10 +1,13 @@
 """Requests that another leader accepted: workers claim them, or that leader transfers them."""
 
 from controller.requests.answer_progress import AnswerProgress
+from controller.requests.failed_attempts import FailedAttempts
 from controller.requests.request import TrackedRequest, session_key
+from shared.codec import encode
 from shared.ids import BootId, ModelId, WorkerId
 from shared.messages.control import ClaimedRequest
 from shared.messages.dispatch import Dispatch
+from shared.messages.json_bounds import Outline
 
 
 def claimed_request(
@@ -25,7 +28,13 @@ def transferred_request(dispatch: Dispatch, models: list[ModelId], now: float) -
     session_id = dispatch.request.ordered_session
     request = _restored(dispatch, models, dispatch.body_fingerprint, session_id, now)
     request.set_contents(dispatch, models, now)
+    request.memory_bytes = memory_bytes_of(dispatch)
     return request
+
+
+def memory_bytes_of(dispatch: Dispatch) -> int:
+    """About what the contents of a request take in memory."""
+    return Outline.of(encode(dispatch.request)).memory_bytes
 
 
 def _restored(
@@ -45,8 +54,8 @@ def _restored(
         fingerprint,
         session=session_key(source.client, session_id),
         attempt=source.attempt,
-        failures=source.retries,
-        migrations=source.migrations,
-        crashes=source.crashes,
+        failures=FailedAttempts(
+            source.retries, source.migrations, source.crashes, interrupted=source.retries > 0
+        ),
         updated_at=now,
     )

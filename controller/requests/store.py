@@ -17,6 +17,8 @@ class RequestStore:
         self._active: dict[RequestKey, TrackedRequest] = {}
         self._ended: deque[TrackedRequest] = deque()
         self._by_client: Counter[ClientName] = Counter()  # of the active ones
+        self._bytes: Counter[ClientName] = Counter()
+        self._total_bytes = 0
 
     def __iter__(self) -> Iterator[TrackedRequest]:
         """The requests that have not ended, in the order of arrival. They may end while the
@@ -35,6 +37,10 @@ class RequestStore:
         """Number of requests of a client that have not ended; a list of prompts counts once."""
         return self._by_client[client]
 
+    def memory_bytes(self, client: ClientName | None = None) -> int:
+        """The memory that the requests which have not ended take, of one client or of all."""
+        return self._total_bytes if client is None else self._bytes[client]
+
     def add(self, request: TrackedRequest) -> None:
         """Add a request; it replaces one with the same key."""
         if (known := self._requests.get(request.key)) is not None:
@@ -42,6 +48,13 @@ class RequestStore:
         self._requests[request.key] = self._active[request.key] = request
         if request.part_of is None:
             self._by_client[request.client] += 1
+            self._weigh(request, request.memory_bytes)
+
+    def weigh(self, request: TrackedRequest, memory_bytes: int) -> None:
+        """Change what a request counts for."""
+        if self._active.get(request.key) is request and request.part_of is None:
+            self._weigh(request, memory_bytes - request.memory_bytes)
+        request.memory_bytes = memory_bytes
 
     def end(self, request: TrackedRequest) -> None:
         """Record that a request ended, and drop its contents and its answer."""
@@ -69,5 +82,10 @@ class RequestStore:
         if request.part_of is not None:
             return
         self._by_client[request.client] -= 1
+        self._weigh(request, -request.memory_bytes)
         if not self._by_client[request.client]:
-            del self._by_client[request.client]
+            del self._by_client[request.client], self._bytes[request.client]
+
+    def _weigh(self, request: TrackedRequest, more_bytes: int) -> None:
+        self._bytes[request.client] += more_bytes
+        self._total_bytes += more_bytes

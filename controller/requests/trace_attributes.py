@@ -16,7 +16,7 @@ def request_attributes(request: TrackedRequest, outcome: str) -> dict[str, Attri
         "mlx.client": request.client,
         "mlx.skill": request.skill,
         "mlx.outcome": outcome,
-        "mlx.failed_attempts": request.failures,
+        "mlx.failed_attempts": request.failures.count,
         gen_ai.PROVIDER: gen_ai.PROVIDER_NAME,
     }
     body = request.request

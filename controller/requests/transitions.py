@@ -85,4 +85,15 @@ TRANSITIONS: Mapping[State, Mapping[Trigger, Action]] = {
     "ended": {"published_again": "resend_end"},
     "lost": {"published_again": "run_again"},
 }
-"""The action for each trigger in each state; triggers that are not named do nothing."""
+"""The action for each trigger in each state."""
+
+LATE: Mapping[State, frozenset[Trigger]] = {
+    **dict.fromkeys(
+        ("waiting", "queued", "offered", "running", "backing_off", "delegated"),
+        frozenset({"history_received"}),
+    ),
+    "ended": frozenset({"cancel_requested", "history_received"}),
+    "lost": frozenset({"cancel_requested", "history_received"}),
+}
+"""Triggers that may come when the request has gone on already; they do nothing. All others without
+an action are faults."""

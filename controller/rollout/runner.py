@@ -52,6 +52,7 @@ from shared.messages.rollout import (
     ShowRollout,
     Version,
 )
+from shared.messages.sender import decode_from
 from shared.messages.worker_report import WorkerReport
 from shared.settings.changes import Effect, SettingDifference
 from shared.settings.controller import RolloutSettings as RolloutSettings
@@ -230,7 +231,7 @@ class RolloutRunner:
             )
             subject = subjects.worker_control(order.worker, message.verb)
             answer = await self._bus.request(subject, encode(message), timeout_s=_ANSWER_S)
-            reply = decode(ControlReply, answer.payload)
+            reply = decode_from(order.worker, ControlReply, answer.payload)
             logger.info(
                 "worker %s switches to version %d: %s",
                 order.worker, order.version, reply.effect if reply.ok else reply.message,

@@ -13,6 +13,7 @@ from shared.messages.base import Priority
 from shared.messages.model_status import ModelStatus, is_encoder
 from shared.messages.request import Requirements
 from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS, WorkerReport, rejects
+from shared.request_queue import reserve_of, reserved_for_others
 
 _UNKNOWN_RETRY_MS = 1000
 _LONGEST_RETRY_MS = 60_000
@@ -74,6 +75,7 @@ class NoRoute(Unavailable):
     Attributes:
         is_temporary: whether waiting may help: a capable worker is only short of capacity, failed
             recently or may be back soon, or no worker has reported yet.
+        no_workers: no worker is known at all, also none that ended a moment ago.
         may_return: whether a capable worker may be back soon, or no worker has reported yet.
         is_starting: whether a capable worker starts for the first time.
     """
@@ -81,10 +83,6 @@ class NoRoute(Unavailable):
     def __init__(
         self, query: RouteQuery, ineligibilities: Ineligibilities, *, no_workers: bool = False
     ) -> None:
-        """
-        Args:
-            no_workers: no worker has reported yet.
-        """
         found = list(ineligibilities.values())
         code = most_relevant_reason(found).code if found else "no_worker"
         waits = [found.retry_after_ms for found in ineligibilities.values() if found.retry_after_ms]
@@ -94,6 +92,7 @@ class NoRoute(Unavailable):
             retry_after_ms=min(waits, default=None) if code != "no_worker" else None,
         )
         self.ineligibilities = ineligibilities
+        self.no_workers = no_workers
         self.may_return = no_workers or any(found.may_return for found in ineligibilities.values())
         self.is_temporary = self.may_return or any(
             found.is_temporary for found in ineligibilities.values()
@@ -127,7 +126,7 @@ def find_ineligibility(
     if view.breaker is not None and not view.breaker.admits(now):
         retry_after_ms = view.breaker.retry_after_ms(now) or _UNKNOWN_RETRY_MS
         return Ineligibility("circuit_open", "failed several times recently", retry_after_ms)
-    return _short_of_memory(report, query.level) or _queue_full(view, query.level)
+    return _short_of_memory(report, query.level) or _queue_full(view, query)
 
 
 def is_capable(view: WorkerView, query: RouteQuery) -> bool:
@@ -148,15 +147,19 @@ def _short_of_memory(report: WorkerReport, level: Priority) -> Ineligibility | N
     return Ineligibility("memory_pressure", reason, MEMORY_RETRY_AFTER_MS)
 
 
-def _queue_full(view: WorkerView, level: Priority) -> Ineligibility | None:
+def _queue_full(view: WorkerView, query: RouteQuery) -> Ineligibility | None:
     """Compare the queue capacity of the last report with what was sent since. Older workers report
     only the depth of their queue."""
     report = view.report
     if not report.max_queue_depth:
         return None
-    capacity = report.queue.room.get(level)
+    capacity = report.queue.room.get(query.level)
     if capacity is None:
         capacity = report.max_queue_depth - report.queued_requests
+    if capacity > view.unreported + reserve_of(report.max_queue_depth):
+        return None  # whoever asks
+    if query.client is not None:
+        capacity -= reserved_for_others(report.max_queue_depth, view.held.get(query.client, 0))
     if capacity > view.unreported or capacity > _queued_since(view):
         return None
     rate = report.queue.drain_per_s

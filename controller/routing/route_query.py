@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from shared.ids import ModelId, SessionKey, WorkerId
+from shared.ids import ClientName, ModelId, SessionKey, WorkerId
 from shared.messages.base import Priority
 from shared.messages.request import Requirements
 
@@ -21,6 +21,7 @@ class RouteQuery(NamedTuple):
     Attributes:
         models: any of them serves the request, the best one first.
         text_bytes, token_ids: size of the prompt: bytes of text, and the number of token ids.
+        client: who asks; None: anybody.
         links: returns the prefix hashes of the prompt for a model.
         session, home: session or affinity of the request, and the worker that served its last
             request.
@@ -36,6 +37,7 @@ class RouteQuery(NamedTuple):
     level: Priority = "medium"
     text_bytes: int = 0
     token_ids: int = 0
+    client: ClientName | None = None
     links: Callable[[ModelId], Links] = _no_links
     session: SessionKey | None = None
     home: WorkerId | None = None

@@ -9,6 +9,7 @@ servers/<host>/                the last two lines for each server of a NATS clus
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,9 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from shared.access.certificates import CertificateAndKey, new_authority
 from shared.access.member_credentials import MemberCredentials, new_seed, public_key
+from shared.access.nats_accounts import CLIENT_CONNECTIONS, User, client_accounts
 from shared.access.private_file import write_private
 from shared.access.roles import Role
-from shared.access.server_config import User, in_url
+from shared.access.server_config import in_url
 from shared.access.server_folder import NatsServerFolder, server_folders, write_identity
 from shared.errors import SettingsError
 from shared.ids import NAME_PATTERN, is_name
@@ -40,12 +42,16 @@ class ClusterMember(_Model):
     Attributes:
         public_keys: the current one first; during a rotation the older one is accepted, too.
         added_at: RFC 3339.
+        account: the number of a client's NATS account; None for other roles.
+        max_connections: of a client; None: the default.
     """
 
     role: Role
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     public_keys: Annotated[list[str], Field(min_length=1, max_length=2)]
     added_at: str
+    account: Annotated[int, Field(ge=0)] | None = None
+    max_connections: Annotated[int, Field(ge=1)] | None = None
 
 
 class ServerAddresses(_Model):
@@ -87,11 +93,12 @@ class AccessFolder:
         """
         self.path = path
         try:
-            self._content = _Content.model_validate_json((path / _USERS).read_bytes())
+            content = _Content.model_validate_json((path / _USERS).read_bytes())
         except FileNotFoundError:
             raise SettingsError(f"{path}: `cluster auth init` creates this folder first") from None
         except (OSError, ValidationError) as error:
             raise SettingsError(f"{path / _USERS}: {error}") from None
+        self._content = content.model_copy(update={"users": _with_accounts(content.users)})
 
     @classmethod
     def create(cls, path: Path, listening: ServerAddresses) -> Self:
@@ -120,6 +127,11 @@ class AccessFolder:
         return self._content.users
 
     @property
+    def client_accounts(self) -> int:
+        """How many NATS accounts for clients the servers have."""
+        return client_accounts(user.account for user in self.users if user.account is not None)
+
+    @property
     def servers(self) -> Sequence[NatsServerFolder]:
         return _servers(self.path, self._content.listening)
 
@@ -140,12 +152,19 @@ class AccessFolder:
         except OSError as error:
             raise SettingsError(f"{self.path}: {error.strerror}") from None
 
-    def add(self, role: Role, name: str, *, now: str) -> MemberCredentials:
+    def add(
+        self, role: Role, name: str, *, now: str, max_connections: int | None = None
+    ) -> MemberCredentials:
         """Add a user.
 
+        Args:
+            max_connections: of a client; None: the default.
+
         Raises:
-            SettingsError: the role has a user of that name already, or the name is invalid.
+            SettingsError: the role has a user of that name already, or no limit of connections, or
+                the name is invalid.
         """
+        _check_limit(role, max_connections)
         if not is_name(name):
             raise SettingsError(f"{name!r}: a name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
         if self._find(role, name) is not None:
@@ -153,7 +172,13 @@ class AccessFolder:
                 f"there is a {role} {name!r} already; `cluster auth token` shows it"
             )
         seed = new_seed()
-        user = ClusterMember(role=role, name=name, public_keys=[public_key(seed)], added_at=now)
+        user = ClusterMember(
+            role=role,
+            name=name,
+            public_keys=[public_key(seed)],
+            added_at=now,
+            max_connections=max_connections,
+        )
         self._write_seed(role, name, seed)
         self._write_users([*self.users, user])
         return self.membership(role, name)
@@ -172,6 +197,16 @@ class AccessFolder:
         user = self._require(role, name)
         self._replace(user, user.model_copy(update={"public_keys": user.public_keys[:1]}))
         return len(user.public_keys) > 1
+
+    def limit(self, role: Role, name: str, max_connections: int) -> None:
+        """Change how many connections a client may have.
+
+        Raises:
+            SettingsError: there is no such user, or the role has no such limit.
+        """
+        _check_limit(role, max_connections)
+        user = self._require(role, name)
+        self._replace(user, user.model_copy(update={"max_connections": max_connections}))
 
     def remove(self, role: Role, name: str) -> None:
         """Remove a user."""
@@ -226,7 +261,7 @@ class AccessFolder:
         self._write_users([by if each is user else each for each in self.users])
 
     def _write_users(self, users: Sequence[ClusterMember]) -> None:
-        self._write_content(self._content.model_copy(update={"users": list(users)}))
+        self._write_content(self._content.model_copy(update={"users": _with_accounts(users)}))
 
     def _write_content(self, content: _Content) -> None:
         write_private(self.path / _USERS, _encoded(content))
@@ -239,10 +274,37 @@ class AccessFolder:
         write_private(self._seed_file(role, name), seed.encode())
 
     def _write_config(self) -> None:
-        users = [User(user.role, user.name, key) for user in self.users for key in user.public_keys]
+        users = [
+            User(
+                user.role,
+                user.name,
+                key,
+                account=user.account or 0,
+                max_connections=user.max_connections or CLIENT_CONNECTIONS,
+            )
+            for user in self.users
+            for key in user.public_keys
+        ]
         listening = self._content.listening
         for server in self.servers:
             server.write_config(users, host=listening.host, port=listening.port)
+
+
+def _with_accounts(users: Sequence[ClusterMember]) -> list[ClusterMember]:
+    """Give each client without an account the lowest number that is free."""
+    used = {user.account for user in users}
+    free = (number for number in itertools.count() if number not in used)
+    return [
+        user.model_copy(update={"account": next(free)})
+        if user.role == "client" and user.account is None
+        else user
+        for user in users
+    ]
+
+
+def _check_limit(role: Role, max_connections: int | None) -> None:
+    if max_connections is not None and role != "client":
+        raise SettingsError(f"only a client has a limit of connections, a {role} has none")
 
 
 def new_listening(**values: Any) -> ServerAddresses:

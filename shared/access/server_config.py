@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.access.member_credentials import new_seed, public_key
-from shared.access.roles import Role, permissions
+from shared.access.nats_accounts import User, accounts
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 CLUSTER_NAME = "mlx-nats"
@@ -16,20 +15,13 @@ _MAX_FILE_STORE_BYTES = 4 * 1024**3
 """Limits of JetStream, which stores the lease, roll-outs and responses, but no answer streams."""
 _MAX_CONTROL_LINE_BYTES = 4096
 _MAX_SUBSCRIPTIONS = 100_000
+_MAX_CONNECTIONS = 16_384
+"""Far above what all clients may have: sockets count before they log in, and each may stall for
+`_LOGIN_S` in TLS and again at the login. Below the files that a process may open on a Mac."""
 _LOGIN_S = 2
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A NATS user.
-
-    Attributes:
-        public_key: an nkey, `U...`; its seed authenticates the user.
-    """
-
-    role: Role
-    name: str
-    public_key: str
+_PING_INTERVAL_S = 20
+_MAX_PINGS = 2
+"""Unanswered pings, after which a connection is gone. Until then it counts as one of its client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +57,6 @@ def server_config(
     store: Path,
     tls: TlsFiles | None,
     pid_file: Path | None = None,
-    max_connections: int = 1024,
     routes: NatsClusterRoutes | None = None,
 ) -> dict[str, Any]:
     """Return the configuration of a server. Users, limits and certificates can be changed while it
@@ -73,7 +64,6 @@ def server_config(
 
     Args:
         store: JetStream's folder.
-        max_connections: of all users together.
         routes: of a server in a NATS cluster; requires `tls`, because the servers authenticate each
             other by certificate.
     """
@@ -82,12 +72,12 @@ def server_config(
         "port": port,
         **sizes(store),
         "max_control_line": _MAX_CONTROL_LINE_BYTES,
-        "max_connections": max_connections,
+        "max_connections": _MAX_CONNECTIONS,
         "max_subscriptions": _MAX_SUBSCRIPTIONS,
-        "authorization": {
-            "timeout": _LOGIN_S,
-            "users": [_entry(user) for user in users] or [_placeholder()],
-        },
+        "ping_interval": f"{_PING_INTERVAL_S}s",
+        "ping_max": _MAX_PINGS,
+        "authorization": {"timeout": _LOGIN_S},
+        "accounts": accounts(users),
     }
     if pid_file is not None:
         config["pid_file"] = str(pid_file)
@@ -129,21 +119,5 @@ def sizes(store: Path) -> dict[str, Any]:
             "store_dir": str(store),
             "max_file_store": _MAX_FILE_STORE_BYTES,
             "max_memory_store": _MAX_MEMORY_STORE_BYTES,
-        },
-    }
-
-
-def _placeholder() -> dict[str, Any]:
-    """Return a user whose seed is discarded: a server without users lets everybody in."""
-    return {"nkey": public_key(new_seed()), "permissions": {"publish": {"deny": [">"]}}}
-
-
-def _entry(user: User) -> dict[str, Any]:
-    allowed = permissions(user.role, user.name)
-    return {
-        "nkey": user.public_key,
-        "permissions": {
-            "publish": {"allow": list(allowed.publish)},
-            "subscribe": {"allow": list(allowed.subscribe)},
         },
     }

@@ -13,8 +13,9 @@ from pathlib import Path
 import orjson
 
 from shared.access.certificates import CertificateAndKey, new_server
+from shared.access.nats_accounts import User
 from shared.access.private_file import write_private
-from shared.access.server_config import NatsClusterRoutes, TlsFiles, User, server_config
+from shared.access.server_config import NatsClusterRoutes, TlsFiles, server_config
 
 CONFIG_NAME = "nats-server.json"
 PID_NAME = "nats-server.pid"

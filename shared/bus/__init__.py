@@ -5,6 +5,7 @@ from shared.bus.client import ServerInfo
 from shared.bus.key_value import KeyValueEntry, KeyValueStore
 from shared.bus.lease_store import LeaseEntry, LeaseStore
 from shared.bus.object_store import ObjectStore
+from shared.bus.receive_statistics import ReceiveStatistics
 from shared.bus.service import Endpoint, MicroService
 from shared.bus.subscription import Handler, IncomingMessage, Subscription
 
@@ -19,6 +20,7 @@ __all__ = [
     "LeaseStore",
     "MicroService",
     "ObjectStore",
+    "ReceiveStatistics",
     "ServerInfo",
     "Subscription",
 ]

@@ -7,6 +7,7 @@ permanently. `Bus` then creates a new client and restores all subscriptions.
 import asyncio
 import contextlib
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -15,9 +16,10 @@ from nats.js import JetStreamContext
 
 from shared.bus.client import PatchedNatsClient, ServerInfo
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
+from shared.bus.receive_statistics import ReceiveStatistics
 from shared.bus.refusals import PermissionViolationWatcher
 from shared.bus.service import MicroService
-from shared.bus.subscription import Handler, IncomingMessage, Subscription
+from shared.bus.subscription import Handler, IncomingMessage, Subscription, call_handler
 from shared.errors import BusError, BusTimeout, BusUnreachable, NoResponders, PayloadTooLarge
 from shared.settings.nats import NatsSettings
 from shared.tasks import cancellable
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _REBUILD_WAIT_S = 0.5
 _JETSTREAM_S = 2.0
+_MAX_REPLIES = 10_000
+"""To one query of several responders."""
 
 
 class Bus:
@@ -33,7 +37,9 @@ class Bus:
 
     def __init__(self, settings: NatsSettings, *, name: str, inbox_prefix: str = "_INBOX") -> None:
         self._options = client_options(settings, name=name, inbox_prefix=inbox_prefix)
-        self._client = PatchedNatsClient()
+        self.statistics = ReceiveStatistics()
+        """What was received and not handled, over all connections."""
+        self._client = PatchedNatsClient(self.statistics)
         self._attached: set[Subscription | MicroService] = set()
         self._last_error: Exception | None = None
         self._violations = PermissionViolationWatcher()
@@ -126,8 +132,10 @@ class Bus:
 
         Raises:
             PayloadTooLarge: the message exceeds the server's limit.
-            BusError: the connection is closed, or down with a full buffer.
+            BusError: the connection is closed, or down with a full buffer; or a subject has
+                characters that no subject may have, or too many.
         """
+        _check_line(subject, reply)
         try:
             await self._client.publish(
                 subject, payload, reply=reply, headers=dict(headers) if headers else None
@@ -144,8 +152,9 @@ class Bus:
 
         Raises:
             PayloadTooLarge: the message exceeds the server's limit.
-            BusError: there is no connection.
+            BusError: there is no connection; or as `publish`.
         """
+        _check_line(subject, reply)
         if len(payload) > self.max_payload:
             raise PayloadTooLarge(
                 f"{len(payload)} bytes for {subject}; the server accepts {self.max_payload}"
@@ -170,6 +179,7 @@ class Bus:
             BusPermissionDenied: the server does not permit this user the subject.
             PayloadTooLarge, BusError: as `publish`.
         """
+        _check_line(subject)
         try:
             async with self._violations.watch(subject):
                 with cancellable():
@@ -204,7 +214,7 @@ class Bus:
         async def collect(message: IncomingMessage) -> None:
             if message.no_responders:
                 no_responders.set()
-            else:
+            elif len(replies) < _MAX_REPLIES:
                 replies.append(message)
 
         inbox = self.new_inbox()
@@ -225,7 +235,7 @@ class Bus:
         Raises:
             BusError: the connection is closed.
         """
-        subscription = Subscription(subject, queue, handler, self._forget)
+        subscription = Subscription(subject, queue, handler, self.statistics, self._forget)
         await self._attach(subscription)
         return subscription
 
@@ -278,6 +288,9 @@ class Bus:
         if self._client.is_connected:
             with contextlib.suppress(BusError):
                 await self.flush()
+        for target in self._attached:
+            if isinstance(target, Subscription):
+                target.close()
         with contextlib.suppress(nats.errors.Error):
             await self._client.close()
 
@@ -289,9 +302,12 @@ class Bus:
             if self._closing:
                 self._attached.discard(target)
                 raise BusError("the connection is closed") from None
+        except BaseException:
+            self._attached.discard(target)
+            raise
 
     async def _open(self) -> None:
-        client = PatchedNatsClient()
+        client = PatchedNatsClient(self.statistics)
 
         # Events of a client that is still connecting, or was replaced, are ignored.
         async def disconnected() -> None:
@@ -334,13 +350,15 @@ class Bus:
         servers = ", ".join(_without_credentials(server) for server in self._options["servers"])
         cause = self._last_error or error
         reason = str(cause) or type(cause).__name__
-        if "Authorization" in reason:
-            reason += " (the server does not know this key, token or password, or requires one)"
+        reason += next((f" ({why})" for sign, why in _REFUSALS.items() if sign in reason), "")
         return f"cannot reach NATS at {servers}: {reason}"
 
     async def _on_error(self, error: Exception) -> None:
         if (subject := self._violations.record(str(error))) is not None:
             logger.warning("the NATS server does not permit this: %s", subject)
+            return
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self.statistics.count_dropped("too_many", error.subject)
             return
         # The server closes the connection after an authorization error, which is the cause.
         if "Authorization" not in str(self._last_error):
@@ -360,7 +378,7 @@ class Bus:
         self._connected.set()
         logger.info("reconnected to NATS at %s", self.server_url)
         for callback in self.on_reconnect:
-            await callback()
+            await call_handler(callback(), "a reconnect", self.statistics)
 
     async def _rebuild(self) -> None:
         logger.warning("the NATS client closed; creating a new connection")
@@ -371,11 +389,38 @@ class Bus:
                     await target.attach(self._client)
                 break
             except _CONNECT_ERRORS:
+                with contextlib.suppress(Exception):
+                    await self._client.close()  # else messages would come over two connections
                 await asyncio.sleep(_REBUILD_WAIT_S)
         if not self._closing:
             await self._on_reconnect()
 
 
+_MAX_SUBJECTS_LENGTH = 2048
+"""Of a subject and its reply subject: the server ends a connection whose lines are longer than its
+`max_control_line`, 4,096 bytes by default."""
+_VISIBLE_ASCII = re.compile("[!-~]+").fullmatch
+
+
+def _check_line(subject: str, reply: str = "") -> None:
+    """
+    Raises:
+        BusError: the server would end the connection over this message, or read other lines in it.
+    """
+    if len(subject) + len(reply) > _MAX_SUBJECTS_LENGTH:
+        raise BusError(f"publish to {subject[:80]}...: the subject is too long")
+    if not _VISIBLE_ASCII(subject) or (reply and not _VISIBLE_ASCII(reply)):
+        line = f"{subject} {reply}".rstrip().encode("unicode_escape").decode()
+        raise BusError(f"publish to {line}: not a subject")
+
+
+_REFUSALS = {
+    "Authorization": "the server does not know this key, token or password, or requires one",
+    "maximum account active connections exceeded": "this client has as many connections as it may: "
+    "end some of its programs, or let an administrator raise the limit with `cluster auth limit`",
+    "maximum connections exceeded": "the server has as many connections as it accepts from all",
+}
+"""What the server says when it refuses a connection, and what it means."""
 _CONNECT_ERRORS = (OSError, TimeoutError, nats.errors.Error)
 
 

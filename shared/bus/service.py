@@ -4,9 +4,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import nats.micro
-from nats.aio.client import Client
 from nats.micro.request import Request
 
+from shared.bus.client import PatchedNatsClient
+from shared.bus.receive_statistics import ReceiveStatistics
+from shared.bus.subscription import Turn, call_handler
 from shared.subjects import is_any_inbox
 
 
@@ -33,7 +35,7 @@ class MicroService:
     metadata: dict[str, str]
     endpoints: tuple[Endpoint, ...]
 
-    async def attach(self, client: Client) -> None:
+    async def attach(self, client: PatchedNatsClient) -> None:
         """Register on a client; called by the bus only, again after each rebuild."""
         service = await nats.micro.add_service(
             client,
@@ -47,13 +49,22 @@ class MicroService:
                 name=endpoint.name,
                 subject=endpoint.subject,
                 queue_group=endpoint.queue,
-                handler=_handler(endpoint),
+                handler=_handler(endpoint, client.statistics),
             )
 
 
-def _handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
-    async def handle(request: Request) -> None:
+def _handler(
+    endpoint: Endpoint, statistics: ReceiveStatistics
+) -> Callable[[Request], Awaitable[None]]:
+    async def answer(request: Request) -> None:
         if is_any_inbox(request._msg.reply):  # the library has no public access to it
             await request.respond(endpoint.answer())
+
+    turn = Turn()
+
+    async def handle(request: Request) -> None:
+        await call_handler(answer(request), endpoint.subject, statistics)
+        if turn.is_over:  # the library would first answer all queries that wait
+            await turn.end()
 
     return handle

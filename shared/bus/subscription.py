@@ -2,17 +2,17 @@
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
-from shared.subjects import is_any_inbox
+from shared.bus.client import PatchedNatsClient
+from shared.bus.fair_queue import FairQueue
+from shared.bus.receive_statistics import ReceiveStatistics
+from shared.subjects import client_of, is_any_inbox
 
 
 class IncomingMessage(NamedTuple):
@@ -34,50 +34,112 @@ Handler = Callable[[IncomingMessage], Awaitable[None]]
 """Called for the messages of a subscription one after another: run long work in a task."""
 
 
-logger = logging.getLogger(__name__)
-
-_MAX_TURN_S = 0.01
-"""After this time other tasks run: the client delivers all pending messages without a pause."""
+_MAX_TURN_S = 0.05
+"""Shorter turns cost a busy controller more: it then sends its messages in smaller pieces."""
 
 
 class Subscription:
-    """Survives reconnects until `unsubscribe`."""
+    """Survives reconnects until `unsubscribe`. Messages wait in turns between clients."""
 
     def __init__(
         self,
         subject: str,
         queue: str,
         handler: Handler,
+        statistics: ReceiveStatistics,
         forget: Callable[["Subscription"], None],
     ) -> None:
         """`forget` is called once, when the subscription must not be attached again."""
         self._forget = forget
+        self._statistics = statistics
         self._subject = subject
         self._queue = queue
         self._handler = handler
+        self._client: PatchedNatsClient | None = None
         self._inner: ClientSubscription | None = None
-        self._began_at = 0.0
+        self._waiting: FairQueue[IncomingMessage] = FairQueue()
+        self._delivery: asyncio.Task[None] | None = None  # while messages wait
+        self._closed = False
 
     async def unsubscribe(self) -> None:
         self._forget(self)
-        inner, self._inner = self._inner, None
-        if inner is not None:
-            with contextlib.suppress(nats.errors.Error):
-                await inner.unsubscribe()
+        self.close()
+        await self._end_receiving()
 
-    async def attach(self, client: Client) -> None:
+    def close(self) -> None:
+        """Deliver no more messages. A handler that calls this is not interrupted."""
+        self._closed = True
+        delivery, self._delivery = self._delivery, None
+        if delivery is not None and delivery is not asyncio.current_task():
+            delivery.cancel()
+
+    async def attach(self, client: PatchedNatsClient) -> None:
         """Subscribe on a new client; called by the bus only."""
-        self._inner = await client.subscribe(self._subject, queue=self._queue, cb=self._deliver)
+        if self._closed:
+            return
+        inner = await client.receive(self._subject, self._queue, self._receive)
+        self._client, self._inner = client, inner
+        if self._closed:  # meanwhile
+            await self._end_receiving()
 
-    async def _deliver(self, msg: Msg) -> None:
-        headers = msg.headers
+    async def _end_receiving(self) -> None:
+        inner, self._inner = self._inner, None
+        if inner is not None and self._client is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await self._client.end_receiving(inner)
+
+    def _receive(
+        self, subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None
+    ) -> None:
+        if self._closed:
+            return
         is_missing = headers is not None and headers.get("Status") == "503"
-        reply = msg.reply if is_any_inbox(msg.reply) else ""
-        message = IncomingMessage(msg.subject, reply, msg.data, is_missing, headers)
-        try:
-            await self._handler(message)
-        except Exception:
-            logger.exception("the handler of %s failed", self._subject)
-        if time.monotonic() - self._began_at > _MAX_TURN_S:
-            await asyncio.sleep(0)  # lets timers and other subscriptions run
-            self._began_at = time.monotonic()
+        reply = reply if reply and is_any_inbox(reply) else ""
+        message = IncomingMessage(subject, reply, payload, is_missing, headers)
+        if not self._waiting.add(client_of(subject), message, len(payload)):
+            self._statistics.count_dropped("too_many", subject)
+        elif self._delivery is None:
+            self._delivery = asyncio.create_task(self._deliver())
+
+    async def _deliver(self) -> None:
+        """Call the handler for one message after another, until none waits."""
+        turn = Turn()
+        while (message := self._waiting.take()) is not None:
+            await call_handler(self._handler(message), self._subject, self._statistics)
+            if self._closed:
+                break
+            if turn.is_over:
+                await turn.end()
+        self._delivery = None
+
+
+class Turn:
+    """The time for which one subscription's messages are handled while others wait."""
+
+    def __init__(self) -> None:
+        self._began_at = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this turn has taken `_MAX_TURN_S`."""
+        return time.monotonic() - self._began_at > _MAX_TURN_S
+
+    async def end(self) -> None:
+        """Let timers and other subscriptions run, then begin the next turn."""
+        await asyncio.sleep(0)
+        self._began_at = time.monotonic()
+
+
+async def call_handler(
+    handling: Awaitable[None], subject: str, statistics: ReceiveStatistics
+) -> None:
+    """The boundary of every handler: whatever it raises over a message is counted and logged, and
+    the next message is handled. Only the end of the subscription's own task passes."""
+    try:
+        await handling
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        statistics.count_failed(subject, error)
+    except Exception as error:
+        statistics.count_failed(subject, error)

@@ -9,13 +9,14 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from shared.cli.views.formatting import printable
 from shared.client import Completion, Stream
+from shared.terminal_text import escaped, for_output, printable
 
 
 async def print_answer(stream: Stream) -> None:
     """Print an answer while it is generated.
 
+    Control characters are escaped on a terminal; into a file or a pipe the answer goes unchanged.
     stderr has the reasoning (dimmed, only on a terminal), warnings, and a line with token counts
     and times.
     """
@@ -33,12 +34,13 @@ async def print_answer(stream: Stream) -> None:
                 if chunk.text:
                     spinner.stop()
                     reasoning.end()
-                    click.echo(chunk.text, nl=False)
+                    click.echo(for_output(chunk.text), nl=False)
                     sys.stdout.flush()
     click.echo()
     for warning in stream.warnings:
         click.echo(f"{click.style('warning:', fg='yellow')} {printable(warning)}", err=True)
-    console.print(_usage_line(stream, time.monotonic() - started), style="dim", highlight=False)
+    usage = Text(printable(_usage_line(stream, time.monotonic() - started)), style="dim")
+    console.print(usage, highlight=False)
 
 
 class _ReasoningOutput:
@@ -56,7 +58,7 @@ class _ReasoningOutput:
 
     def print(self, piece: str) -> None:
         self._open = True
-        click.secho(piece, dim=True, nl=False, err=True)
+        click.secho(escaped(piece), dim=True, nl=False, err=True)
 
     def end(self) -> None:
         """Start a new paragraph if reasoning was printed."""

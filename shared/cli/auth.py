@@ -18,6 +18,7 @@ from rich.console import Console
 from shared.access.archive import back_up, restore
 from shared.access.folder import AccessFolder, new_listening
 from shared.access.member_credentials import MemberCredentials
+from shared.access.nats_accounts import CLIENT_CONNECTIONS
 from shared.access.roles import ROLES, Role
 from shared.access.server_folder import CONFIG_NAME, PID_NAME, NatsServerFolder
 from shared.access.stored_memberships import join, membership
@@ -47,6 +48,8 @@ with the configuration in the folder applies every change at once.
 
 _COPY_AGAIN = """Copy the folders in {servers} to their machines again. Then, in each folder there:
   nats-server --signal reload=nats-server.pid"""
+_RESTART = """Accounts were added, because there were fewer than clients. A reload is not enough for
+them: restart the servers instead, one after another."""
 _ROUTE_PORT = 6222
 _START_ONE = "  nats-server --config {config}"
 _START_SEVERAL = """  Copy each folder in {servers} to its machine. There, in that folder:
@@ -81,6 +84,14 @@ def _user_arguments(function: Callable[..., None]) -> Callable[..., None]:
     ):
         function = argument(function)
     return function
+
+
+def _limit_option(
+    help: str, *, required: bool
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "--max-connections", type=click.IntRange(min=1), required=required, metavar="N", help=help
+    )
 
 
 def _hosts_option(help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -166,14 +177,29 @@ def list_users(folder: Path, as_json: bool) -> None:
 
 @command.command("add")
 @_user_arguments
+@_limit_option(
+    f"How many connections a client may have at once. Default: {CLIENT_CONNECTIONS}.",
+    required=False,
+)
 @_folder_option
 @json_option
 @prints_errors
-def add(role: Role, name: str, folder: Path, as_json: bool) -> None:
+def add(role: Role, name: str, max_connections: int | None, folder: Path, as_json: bool) -> None:
     """Add a user, and print its token."""
     with _updating(folder) as access:
-        member = access.add(role, name, now=_now())
+        member = access.add(role, name, now=_now(), max_connections=max_connections)
     _print_token(member, as_json=as_json)
+
+
+@command.command("limit")
+@_user_arguments
+@_limit_option("How many connections the client may have at once.", required=True)
+@_folder_option
+@prints_errors
+def limit(role: Role, name: str, max_connections: int, folder: Path) -> None:
+    """Change how many connections a client may have. Connections above the limit are closed."""
+    with _updating(folder) as access:
+        access.limit(role, name, max_connections)
 
 
 @command.command("token")
@@ -253,11 +279,14 @@ def restore_command(file: Path, folder: Path) -> None:
 def _updating(folder: Path) -> Iterator[AccessFolder]:
     """Open the folder for a change, and reload the server afterwards."""
     access = AccessFolder(folder)
+    accounts = access.client_accounts
     with access.changing():
         yield access
     reloaded = [_reload(server) for server in access.servers]
     if len(reloaded) > 1 and not all(reloaded):
         click.echo(_COPY_AGAIN.format(servers=shlex.quote(f"{folder}/servers")), err=True)
+        if access.client_accounts > accounts:
+            click.echo(_RESTART, err=True)
     elif not all(reloaded):
         click.echo(
             "No server with this folder runs here; servers elsewhere need a reload.", err=True

@@ -13,7 +13,7 @@ import uvloop
 
 from shared.cli.answer import print_answer
 from shared.cli.connection import cluster_connection
-from shared.cli.options import prints_errors, settings_options, version_option
+from shared.cli.options import print_error, prints_errors, settings_options, version_option
 from shared.cli.request import request_fields, request_options, system_messages
 from shared.client import Stream
 from shared.errors import ClusterError
@@ -98,7 +98,7 @@ def _print_answer(loop: "_LoopThread", stream: Stream) -> None:
     except KeyboardInterrupt:
         click.echo()
     except ClusterError as error:
-        click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
+        print_error(error, as_json=False)
 
 
 class _LoopThread:

@@ -11,6 +11,7 @@ from shared.cli.wait_notice import wait_notice
 from shared.discovery.announcement import ClusterAnnouncement
 from shared.discovery.discovered_clusters import discovering
 from shared.discovery.selection import format_cluster
+from shared.terminal_text import printable
 
 
 @click.command("discover")
@@ -40,7 +41,7 @@ def command(seconds: float, interfaces: tuple[str, ...], as_json: bool) -> None:
         )
         return
     for cluster in found:
-        click.echo(format_cluster(cluster))
+        click.echo(printable(format_cluster(cluster)))
     if not found:
         click.echo(
             "No cluster is announced here. Does its NATS server listen for other machines "

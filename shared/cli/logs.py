@@ -15,6 +15,7 @@ from shared.client import Cluster
 from shared.codec import decode, encode
 from shared.errors import DecodeError
 from shared.messages.logs import LogRecord, RecentLogs, RecentLogsQuery
+from shared.terminal_text import escaped, escaped_line
 
 _COLLECT_S = 0.5
 _RANK = {"debug": 0, "info": 1, "warning": 2, "error": 3, "critical": 4}
@@ -68,7 +69,9 @@ def command(
 
         async def on_record(message: IncomingMessage) -> None:
             with contextlib.suppress(DecodeError):
-                live.put_nowait(decode(LogRecord, message.payload))
+                record = decode(LogRecord, message.payload)
+                if (record.kind, record.id) == subjects.parse_log(message.subject):
+                    live.put_nowait(record)
 
         if follow:  # subscribed before the query of past lines, so that no line is missed
             await cluster.bus.subscribe(subjects.LOG_ALL, on_record)
@@ -97,8 +100,11 @@ async def _recent(cluster: Cluster, query: RecentLogsQuery) -> list[LogRecord]:
 
 
 def _line(record: LogRecord) -> str:
-    clock = record.time[11:23]
+    """Return a line without characters that a terminal obeys. The lines of a message after the
+    first one are indented: none looks like a record."""
+    clock = escaped_line(record.time[11:23])
     level = click.style(f"{record.level:<7}", fg=_COLOURS.get(record.level))
-    fields = " ".join(f"{name}={value}" for name, value in record.fields.items())
-    process = click.style(f"{record.kind} {record.id}", bold=True)
-    return f"{clock} {level} {process}  {record.message}  {click.style(fields, dim=True)}".rstrip()
+    fields = escaped_line(" ".join(f"{name}={value}" for name, value in record.fields.items()))
+    process = click.style(escaped_line(f"{record.kind} {record.id}"), bold=True)
+    message = escaped(record.message).replace("\n", "\n    ")
+    return f"{clock} {level} {process}  {message}  {click.style(fields, dim=True)}".rstrip()

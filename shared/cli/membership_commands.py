@@ -23,6 +23,7 @@ from shared.cli.wait_notice import wait_notice
 from shared.errors import BusUnreachable, SettingsError
 from shared.settings.nats import NatsSettings
 from shared.subjects import inbox_prefix
+from shared.terminal_text import escaped, printable
 
 _WAIT_S = 5.0
 
@@ -53,9 +54,10 @@ def membership_commands(program: MemberProgram) -> Sequence[click.Command]:
             click.echo(orjson.dumps(result).decode())
             return
         where = ", ".join(member.servers)
-        click.echo(f"Joined {where} as {member.role} {member.name}. Next: {_usage(program)}")
+        joined = printable(f"Joined {where} as {member.role} {member.name}.")
+        click.echo(f"{joined} Next: {_usage(program)}")
         if problem is not None:
-            click.echo(f"The cluster cannot be reached yet: {problem}", err=True)
+            click.echo(f"The cluster cannot be reached yet: {escaped(problem)}", err=True)
 
     @click.command("leave")
     @prints_errors

@@ -23,7 +23,6 @@ from shared.cli.options import (
 )
 from shared.cli.outcomes import WorkerOrderResult, print_outcomes
 from shared.cli.progress import ProgressDisplay
-from shared.cli.views.formatting import printable
 from shared.cli.views.models import (
     ModelTableRow,
     batching_lines,
@@ -38,6 +37,7 @@ from shared.client import Cluster
 from shared.ids import ModelId, WorkerId
 from shared.messages.health import ClusterHealth
 from shared.messages.model_status import ModelStatus
+from shared.terminal_text import printable
 
 _HELP = """List the models of all workers; load, unload and pin them.
 

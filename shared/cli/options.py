@@ -16,6 +16,7 @@ from shared.folders import data_folder
 from shared.settings import ClusterSettings, load_settings
 from shared.settings.overrides import WorkerProperties
 from shared.settings.rolled_out import RolledOutVersion
+from shared.terminal_text import escaped
 from shared.version import VERSION
 
 P = ParamSpec("P")
@@ -120,7 +121,7 @@ def print_error(error: ClusterError, *, as_json: bool) -> None:
         # Not orjson: names from outside may contain text that is not valid UTF-8.
         click.echo(json.dumps({"error": body}), err=True)
     else:
-        click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
+        click.echo(f"{click.style('error:', fg='red')} {escaped(error.message)}", err=True)
 
 
 def prints_errors(function: Callable[P, R]) -> Callable[P, R]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import click
 import orjson
 
-from shared.cli.views.formatting import printable
 from shared.errors import RequestError
 from shared.ids import WorkerId
+from shared.terminal_text import printable
 
 
 @dataclass(frozen=True, slots=True)

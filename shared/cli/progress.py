@@ -6,10 +6,10 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from shared.cli.views.formatting import printable
 from shared.cli.views.models import model_activity
 from shared.messages.health import ClusterHealth
 from shared.messages.worker_report import WorkerReport
+from shared.terminal_text import printable
 
 
 class ProgressDisplay:

@@ -16,13 +16,14 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.views.formatting import count, printable
+from shared.cli.views.formatting import count
 from shared.cli.views.requests import request_table
 from shared.client import Cluster
 from shared.errors import InvalidRequest
 from shared.ids import ClientName, is_name
 from shared.messages.control import RequestState
 from shared.messages.request_list import MAX_LISTED, RequestList
+from shared.terminal_text import printable
 
 _HELP = """List the requests that have not ended, and cancel them.
 

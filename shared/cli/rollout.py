@@ -21,7 +21,6 @@ from shared.cli.options import (
 )
 from shared.cli.progress import ProgressDisplay
 from shared.cli.rollout_orders import follow_rollout, plan_rollout, rollout_settings
-from shared.cli.views.formatting import printable
 from shared.cli.views.rollout import history_table, plan_lines, rollout_lines
 from shared.cli.wait_notice import WAITING, wait_notice
 from shared.client import Cluster
@@ -40,6 +39,7 @@ from shared.messages.rollout import (
 from shared.settings.load import DEFAULT_FILE, read_text
 from shared.settings.rolled_out import ignored
 from shared.settings.yaml_file import YamlFile
+from shared.terminal_text import for_output, printable
 
 _HELP = """Roll out a new cluster.yaml to all workers in steps.
 
@@ -227,7 +227,7 @@ def show(
     if as_json:
         click.echo(orjson.dumps(found.model_dump()).decode())
     else:
-        click.echo(found.text, nl=not found.text.endswith("\n"))
+        click.echo(for_output(found.text), nl=not found.text.endswith("\n"))
 
 
 def _read(file: Path) -> str:

@@ -23,6 +23,7 @@ from shared.client.typed import read_value
 from shared.codec import strict_json
 from shared.errors import ClusterError, SettingsError, StreamFailed
 from shared.messages.schemas import MAX_SCHEMA_BYTES, check_schema
+from shared.terminal_text import for_output, printable
 
 _MAX_FILE_BYTES = 8 * MAX_SCHEMA_BYTES
 """Includes white space."""
@@ -210,9 +211,9 @@ async def _rank(
         click.echo(orjson.dumps(result).decode())
         return
     for warning in ranking.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"warning: {printable(warning)}", err=True)
     for each in ranking.results:
-        click.echo(f"{each.score:.4f}  {lines[each.index]}")
+        click.echo(f"{each.score:.4f}  {for_output(lines[each.index])}")
 
 
 def _usage(usage: Usage) -> dict[str, int]:

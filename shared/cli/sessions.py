@@ -17,7 +17,6 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.cli.views.formatting import printable
 from shared.cli.views.sessions import SessionTableRow, session_table
 from shared.client import Cluster
 from shared.errors import InvalidRequest, RequestError, Unavailable
@@ -29,6 +28,7 @@ from shared.messages.control import (
     ListSessions,
     PinSession,
 )
+from shared.terminal_text import printable
 
 _HELP = """List the conversations that workers store; pin and delete them.
 

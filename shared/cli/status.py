@@ -22,10 +22,11 @@ from shared.cli.options import (
 )
 from shared.cli.views.overview import overview
 from shared.cli.views.workers import worker_table
-from shared.codec import decode, encode
+from shared.codec import encode
 from shared.errors import BusError, ClusterError
 from shared.ids import WorkerId
 from shared.messages.health import WorkerHealth
+from shared.messages.sender import decode_from
 from shared.messages.worker_report import WorkerReport
 from shared.settings.nats import NatsSettings
 from shared.subjects import inbox_prefix, worker_health
@@ -115,7 +116,7 @@ async def _own_report(member: MemberCredentials) -> WorkerReport:
     bus = await Bus.connect(settings, name="status", inbox_prefix=prefix, wait_s=_ANSWER_S)
     try:
         answer = await bus.request(worker_health(WorkerId(member.name)), b"", timeout_s=_ANSWER_S)
-        return decode(WorkerHealth, answer.payload).worker
+        return decode_from(member.name, WorkerHealth, answer.payload, any_protocol=True).worker
     finally:
         await bus.close()
 

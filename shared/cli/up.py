@@ -37,11 +37,13 @@ from shared.cli.progress import StartupDisplay
 from shared.cli.views.formatting import count
 from shared.client import connect
 from shared.errors import SettingsError
+from shared.folders import make_private
 from shared.loopback import is_surely_loopback
 from shared.messages.health import ClusterHealth
 from shared.service import StopSignal, run_service
 from shared.settings import ClusterSettings
 from shared.settings.gateway import GatewaySettings
+from shared.terminal_text import escaped, printable
 
 _HELP = """Start a whole cluster on this machine: a NATS server, a controller and workers.
 
@@ -248,7 +250,7 @@ class UpRun:
                 await process.wait()
 
     def _print_status(self, text: str) -> None:
-        click.echo(text, err=True)
+        click.echo(escaped(text), err=True)
 
 
 def models_text(health: ClusterHealth) -> str:
@@ -256,7 +258,7 @@ def models_text(health: ClusterHealth) -> str:
     skills = (
         f"model {', '.join(models)} (skill {skill})" for skill, models in health.skills.items()
     )
-    return ", ".join(skills) or "no model"
+    return printable(", ".join(skills)) or "no model"
 
 
 def for_clients(url: str, gateway: GatewaySettings, health: ClusterHealth) -> str:
@@ -272,7 +274,7 @@ def for_clients(url: str, gateway: GatewaySettings, health: ClusterHealth) -> st
             f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}",
             f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}",
             *hint,
-            f"  model names: {', '.join(names)}",
+            f"  model names: {printable(', '.join(names))}",
             f"In a browser, the cluster and a chat: {url}/",
         ]
     )
@@ -300,7 +302,7 @@ def _locked_folder(port: int) -> Iterator[Path]:
     folder = cluster_folder(port)
     lock = FileLock(folder / "lock", timeout=0)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         lock.acquire()
     except Timeout:
         raise SettingsError(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from shared.cli.outcomes import WorkerOrderResult
 from shared.cli.progress import ProgressDisplay, startup_progress
-from shared.cli.views.formatting import printable
 from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, RequestError, Unavailable
 from shared.messages.control import DrainWorker
 from shared.messages.worker_report import WorkerReport
+from shared.terminal_text import printable
 
 _POLL_S = 0.2
 _SILENCE_LIMIT_S = 10.0

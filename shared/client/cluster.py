@@ -40,6 +40,7 @@ from shared.messages.request_list import RequestList
 from shared.messages.request_parsing import check_request, parse_request
 from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
+from shared.messages.sender import decode_from
 from shared.settings.nats import NatsSettings
 
 CONNECT_WAIT_S = 3.0
@@ -300,12 +301,13 @@ class Cluster(TextClient):
         Raises:
             InvalidRequest: `worker` is not a valid name.
             Unavailable: no such worker answers, or NATS is unreachable.
+            DecodeError: the reply cannot be read, or is another worker's.
         """
         if not is_name(worker):
             raise InvalidRequest(f"no worker has the name {shortened(worker)!r}", param="worker")
         subject = subjects.worker_control(worker, order.verb)
         answer = await self._query(subject, encode(order), f"worker {worker} does not answer")
-        return decode(ControlReply, answer.payload)
+        return decode_from(worker, ControlReply, answer.payload, any_protocol=True)
 
     async def rollout(self, order: RolloutOrder) -> RolloutReply:
         """Send a roll-out order to the leader.

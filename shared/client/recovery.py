@@ -209,14 +209,14 @@ class StreamRecovery:
     def _give_up(self, now: float, state: RecoveryInputs) -> None:
         times, silent_s = self._times, now - self._last_message_at
         self._missing_since = (self._missing_since or now) if state.missing else None
-        if not state.received_any and self._no_controller_since is not None:
-            if now - self._no_controller_since > times.no_controller_limit_s:
-                raise Unavailable(
-                    "no controller takes requests; is `controller` running?", code="no_controller"
-                )
+        since = None if state.received_any else self._no_controller_since
+        if since is not None and now - since > times.no_controller_limit_s:
+            raise Unavailable(
+                "no controller takes requests; is `controller` running?", code="no_controller"
+            )
         if not state.connected and silent_s >= times.disconnected_limit_s:
             raise StreamSilent("the connection to NATS is lost", code="disconnected")
-        if silent_s >= times.silence_limit_s:
+        if silent_s >= times.silence_limit_s and since is None:
             raise StreamSilent(f"no message for {silent_s:.0f} s")
         if self._missing_since is not None and now - self._missing_since >= times.silence_limit_s:
             raise StreamFailed("tokens are missing and were not resent", code="stream_broken")

@@ -15,13 +15,14 @@ from shared.ids import (
     SkillName,
     WorkerId,
 )
-from shared.messages.base import Count
+from shared.messages.base import Attempt, Count, Term
 from shared.messages.conversation import Turn
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import KeptPrefixes
 from shared.messages.model_status import ModelStatus
 from shared.messages.request_events import AttemptFailed
 from shared.messages.request_list import Limit, RequestActivity
+from shared.messages.sender import Sender, SentMessage
 
 _LONGEST_DRAIN_MS = 86_400_000
 
@@ -44,7 +45,7 @@ class RequestState(WireMessage):
     state: RequestStateName
     controller: ControllerId
     worker: WorkerId | None = None
-    attempt: int = 0
+    attempt: Attempt = 0
     tokens: int = 0
     message: str | None = None
 
@@ -55,8 +56,8 @@ class ResendQuery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     request_id: RequestId = Field(pattern=ID_PATTERN)
-    choice: int | None = Field(None, ge=0)
-    from_index: int = Field(0, ge=0)
+    choice: int | None = Field(None, ge=0, lt=2**31)
+    from_index: int = Field(0, ge=0, lt=2**63)
 
 
 class ResendState(WireMessage):
@@ -69,22 +70,20 @@ class ResendState(WireMessage):
 
 
 class FencedOrder(WireMessage):
-    """An order of the leader. Its `term` fences: a worker rejects terms below that of the leader
-    that claimed it. Orders of operators have no term."""
+    """An order of the leader. A worker rejects terms below that of the leader that claimed it.
+    Orders of operators have no term."""
 
-    term: Count | None = None
+    term: Term | None = None
 
 
 class CancelRequest(FencedOrder):
-    """Cancels one attempt of a request; -1 cancels any.
-
-    `silent`: the client gets no message, because another attempt continues.
-    """
+    """Cancels one attempt of a request; -1 cancels any. `silent`: the client gets no message,
+    because another attempt continues."""
 
     verb: Literal["cancel"] = "cancel"
     request_id: RequestId
     client: ClientName
-    attempt: int = -1
+    attempt: Attempt = -1
     silent: bool = False
 
 
@@ -94,7 +93,7 @@ class AttachInbox(FencedOrder):
     verb: Literal["attach"] = "attach"
     request_id: RequestId
     client: ClientName
-    attempt: int
+    attempt: Attempt
     inbox: str
 
 
@@ -178,11 +177,14 @@ class ClaimWorker(FencedOrder):
     the reply lists the requests. A leader that may have missed reports claims again.
 
     Attributes:
+        boot_id: of the controller: another boot leads in another term.
         ended_within_ms: also list requests that ended within this time; None: all that are known.
     """
 
     verb: Literal["claim"] = "claim"
+    term: Term
     controller: ControllerId
+    boot_id: BootId
     ended_within_ms: Count | None = None
 
 
@@ -191,7 +193,7 @@ class AttemptRef(WireMessagePart):
 
     client: ClientName
     request_id: RequestId
-    attempt: int
+    attempt: Attempt
 
 
 class TellContents(FencedOrder):
@@ -301,7 +303,7 @@ class ClaimedRequest(WireMessagePart):
 
     client: ClientName
     request_id: RequestId
-    attempt: int
+    attempt: Attempt
     state: ClaimedState
     skill: SkillName
     model: ModelId
@@ -324,7 +326,7 @@ class ClaimReport(WireMessagePart):
         kept: changes of cached prefixes and sessions since the last report of them.
     """
 
-    term: Count
+    term: Term
     requests: list[ClaimedRequest] = []
     kept: KeptPrefixes | None = None
 
@@ -359,10 +361,11 @@ class SessionStatus(WireMessagePart):
     own_bytes: Count = 0
 
 
-class ControlReply(WireMessage):
+class ControlReply(SentMessage):
     """The result of an order, from this boot.
 
     Attributes:
+        term: with `stale_term`, that of the leader which claimed the worker.
         claimed: for `ClaimWorker`.
         contents: for `TellContents`: each dispatch as it was received, but with the current
             `inboxes`, `elapsed_ms` until now, and the emitted tokens as `resume`.
@@ -379,6 +382,7 @@ class ControlReply(WireMessage):
     ok: bool
     code: str | None = None
     message: str | None = None
+    term: Term | None = None
     claimed: ClaimReport | None = None
     contents: list[Dispatch] = []
     models: list[ModelStatus] = []
@@ -388,3 +392,9 @@ class ControlReply(WireMessage):
     kept: KeptPrefixes | None = None
     effect: Literal["live", "models", "restart"] | None = None
     changes: list[SettingChange] = []
+
+    @property
+    def senders(self) -> list[Sender]:
+        kept = (self.kept, self.claimed.kept if self.claimed is not None else None)
+        inner = [each for report in kept if report for each in report.senders]
+        return [Sender(self.worker, self.boot_id), *inner]

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shared.codec import WireMessage, WireMessagePart
 from shared.ids import NAME_PATTERN, BootId, ControllerId, WorkerId
-from shared.messages.base import Count
+from shared.messages.base import Count, Term
 
 ControllerState = Literal["starting", "ready", "draining", "stopped"]
 
@@ -50,7 +50,7 @@ class ControllerReport(WireMessagePart):
     breakers: dict[WorkerId, Literal["half-open", "open"]] = {}
     workers: Count = 0
     leader: bool = False
-    term: Count = 0
+    term: Term = 0
     leader_problem: str | None = None
     config_version: Count = 0
     needs_restart: bool = False
@@ -69,5 +69,5 @@ class LeaseRecord(WireMessage):
 
     controller: ControllerId = Field(pattern=NAME_PATTERN)
     boot_id: BootId = Field(pattern=NAME_PATTERN)
-    term: Count = 0
+    term: Term = 0
     released: bool = False

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from shared.codec import StrictInput
+from shared.messages.base import ShortName
+from shared.messages.json_bounds import MAX_LISTED_OBJECTS
 from shared.messages.tools import ToolCall
 
 MAX_CALLS = 4096
@@ -17,16 +19,19 @@ class TextPart(StrictInput):
     text: str
 
 
+TextParts = Annotated[list[TextPart], Field(max_length=MAX_LISTED_OBJECTS, fail_fast=True)]
+
+
 class Message(StrictInput):
     """One turn of a conversation. An assistant's message has `reasoning` and `tool_calls` as they
     were received; `tool_call_id` is the call whose result a tool's message has."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    name: str | None = None
+    content: str | TextParts | None = None
+    name: Annotated[str, Field(max_length=1024)] | None = None
     reasoning: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
-    tool_call_id: str | None = None
+    tool_call_id: ShortName | None = None
 
     @property
     def text(self) -> str:
@@ -43,9 +48,13 @@ class Message(StrictInput):
             if (value := getattr(self, name)) is not None:
                 turn[name] = value
         if self.tool_calls:
-            turn["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+            turn["tool_calls"] = [each.call for each in self.tool_calls]
         return turn
 
+
+Messages = Annotated[
+    list[Message], Field(min_length=1, max_length=MAX_LISTED_OBJECTS, fail_fast=True)
+]
 
 Turn = dict[str, Any]
 """A message: `role`, `content`, and optionally `name`, `reasoning`, `tool_calls`,

@@ -7,9 +7,10 @@ import orjson
 
 from shared.codec import WireMessage, WireMessagePart
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
-from shared.messages.base import Count
+from shared.messages.base import Attempt, Count, Term
 from shared.messages.request import MAX_SEED, InferenceRequest
 from shared.messages.routes import Route
+from shared.messages.sender import Sender, SentMessage
 from shared.messages.stream import FinishReason
 from shared.messages.trace import TraceContext
 from shared.version import PROTOCOL
@@ -33,12 +34,16 @@ def choice_seed(seed: int, choice: int) -> int:
 
 
 class DispatchRejection(WireMessagePart):
-    """Why a worker rejects a dispatch; `code` is a key of `errors.ERROR_CODES`."""
+    """Why a worker rejects a dispatch; `code` is a key of `errors.ERROR_CODES`.
+
+    `term`: with `stale_term`, that of the leader which claimed the worker.
+    """
 
     code: str
     message: str
     param: str | None = None
     retry_after_ms: int | None = None
+    term: Term | None = None
 
 
 class Continuation(WireMessagePart):
@@ -85,7 +90,7 @@ class Dispatch(WireMessagePart):
     client: ClientName
     skill: SkillName
     model: ModelId
-    attempt: int
+    attempt: Attempt
     inboxes: list[str]
     seed: int
     elapsed_ms: float
@@ -108,7 +113,7 @@ class DispatchBatch(WireMessage):
     """Leader to worker, on `mlx.worker.<worker>.infer`; `term` is that of the leader."""
 
     owner: ControllerId
-    term: Count | None = None
+    term: Term
     dispatches: list[Dispatch]
 
 
@@ -139,26 +144,36 @@ class DispatchResult(WireMessagePart):
 
     request_id: RequestId
     client: ClientName
-    attempt: int
+    attempt: Attempt
     refusal: DispatchRejection | None = None
 
 
-class DispatchReply(WireMessage):
-    """Worker to controller: one result per dispatch of the batch, in the order of the batch."""
+class DispatchReply(SentMessage):
+    """Worker to controller: one result per dispatch of the batch, in the order of the batch; none,
+    and a `refusal`, if the worker cannot read the batch."""
 
     worker: WorkerId
     boot_id: BootId
     results: list[DispatchResult]
+    refusal: DispatchRejection | None = None
+
+    @property
+    def senders(self) -> tuple[Sender]:
+        return (Sender(self.worker, self.boot_id),)
 
 
-class Transfer(WireMessage):
+class Transfer(SentMessage):
     """Requests that a leader which shuts down transfers to the next one, in the order of their
     arrival, in several messages if there are many. Each request keeps its id. `term` is that of the
     old leader."""
 
     controller: ControllerId
-    term: Count
+    term: Term
     requests: list[Dispatch]
+
+    @property
+    def senders(self) -> tuple[Sender]:
+        return (Sender(self.controller, None),)
 
 
 class TransferReply(WireMessage):

@@ -2,16 +2,16 @@
 
 from typing import Literal
 
-from shared.codec import WireMessage
 from shared.ids import BootId, WorkerId
 from shared.messages.base import Count
 from shared.messages.controller_report import ControllerReport
+from shared.messages.sender import Sender, SentMessage
 from shared.messages.worker_report import WorkerReport
 
 Tier = Literal["memory", "disk"]
 
 
-class KeptPrefixes(WireMessage):
+class KeptPrefixes(SentMessage):
     """The cached prefixes of a worker, so that requests with the same prefix are routed to it.
 
     At most 500 links of the chains of `shared/messages/prefixes.py` and 500 sessions, the most
@@ -34,19 +34,31 @@ class KeptPrefixes(WireMessage):
     sessions: dict[str, Count] = {}
     gone: list[str] = []
 
+    @property
+    def senders(self) -> tuple[Sender]:
+        return (Sender(self.worker, self.boot_id),)
+
 
 EventType = Literal["joined", "heartbeat", "state_changed", "left"]
 
 
-class WorkerEvent(WireMessage):
+class WorkerEvent(SentMessage):
     """A worker's event for all controllers, always with its whole state."""
 
     type: EventType
     worker: WorkerReport
 
+    @property
+    def senders(self) -> tuple[Sender]:
+        return (Sender(self.worker.id, self.worker.boot_id),)
 
-class ControllerEvent(WireMessage):
+
+class ControllerEvent(SentMessage):
     """A controller's event for all controllers, always with its whole state."""
 
     type: EventType
     controller: ControllerReport
+
+    @property
+    def senders(self) -> tuple[Sender]:
+        return (Sender(self.controller.id, self.controller.boot_id),)

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from shared.codec import WireMessage, WireMessagePart
+from shared.messages.base import ShortName
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
@@ -29,8 +30,8 @@ class LogRecord(WireMessagePart):
 class RecentLogsQuery(WireMessage):
     """Queries every process for its latest records, at most `limit` each."""
 
-    limit: int = Field(200, ge=0)
-    request_id: str | None = None
+    limit: int = Field(200, ge=0, lt=2**31)
+    request_id: ShortName | None = None
 
 
 class RecentLogs(WireMessage):

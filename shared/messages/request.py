@@ -4,7 +4,6 @@ Every field is validated strictly here, and unknown fields are rejected.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Annotated, Literal, Self
@@ -14,15 +13,22 @@ from pydantic import Field, model_validator
 
 from shared.codec import StrictInput, TemplateValues
 from shared.ids import DERIVED_SESSION, ID_PATTERN, RequestId
-from shared.messages.base import PRIORITIES, Priority, PriorityName, canonical_priority
+from shared.messages.base import (
+    PRIORITIES,
+    Priority,
+    PriorityName,
+    ShortName,
+    canonical_priority,
+)
 from shared.messages.conversation import (
     MAX_CALLS,
-    Message,
+    Messages,
     Turn,
     continuation_problem,
     turn_bytes,
     utf8_bytes,
 )
+from shared.messages.json_bounds import MAX_KEYS, MAX_VALUES
 from shared.messages.structured import ResponseFormat, Structure, StructuredOutputs
 from shared.messages.tools import Tools
 
@@ -36,24 +42,15 @@ MAX_STOP_STRINGS = 16
 # Validation of lists stops at the first error: collecting a million would block the controller.
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 _SEVERAL = Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
-TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
-Prompt = (
-    Annotated[str, Field(min_length=1)]
-    | TokenIds
-    | Annotated[list[Annotated[str, Field(min_length=1)]], _SEVERAL]
-    | Annotated[list[TokenIds], _SEVERAL]
-)
 _INPUTS = Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)
-Input = (
-    Annotated[str, Field(min_length=1)]
-    | TokenIds
-    | Annotated[list[Annotated[str, Field(min_length=1)]], _INPUTS]
-    | Annotated[list[TokenIds], _INPUTS]
-)
-Query = (
-    Annotated[str, Field(min_length=1)]
-    | Annotated[list[Annotated[str, Field(min_length=1)]], _INPUTS]
-)
+_FIRST_FIT = Field(union_mode="left_to_right")  # a long list is validated once
+Text = Annotated[str, Field(min_length=1)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
+_TextList = Annotated[list[Text], _SEVERAL]
+_Inputs = Annotated[list[Text], _INPUTS]
+Prompt = Annotated[Text | TokenIds | _TextList | Annotated[list[TokenIds], _SEVERAL], _FIRST_FIT]
+Input = Annotated[Text | TokenIds | _Inputs | Annotated[list[TokenIds], _INPUTS], _FIRST_FIT]
+Query = Annotated[Text | _Inputs, _FIRST_FIT]
 Dimensions = Annotated[int, Field(ge=1, le=65_536)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
@@ -68,7 +65,7 @@ RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 LogitBias = Annotated[
     dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]],
-    Field(json_schema_extra={"additionalProperties": False}),
+    Field(max_length=MAX_KEYS, json_schema_extra={"additionalProperties": False}),
 ]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
@@ -83,9 +80,9 @@ class Requirements(StrictInput):
     """The hardware that a request requires."""
 
     min_memory_gb: float | None = Field(None, ge=0)
-    chip: str | None = None
-    accelerator: str | None = None
-    labels: dict[str, str] = {}
+    chip: ShortName | None = None
+    accelerator: ShortName | None = None
+    labels: Annotated[dict[ShortName, ShortName], Field(max_length=64)] = {}
 
 
 class SentCharacters(StrictInput):
@@ -110,7 +107,7 @@ class Resume(StrictInput):
     """The received part of a stream that broke off: its tokens, and their characters. `text_sent`
     is a short form of `sent.text`, for answers without reasoning and calls."""
 
-    token_ids: Annotated[list[TokenId], Field(fail_fast=True)]
+    token_ids: Annotated[list[TokenId], Field(max_length=MAX_VALUES, fail_fast=True)]
     text_sent: Characters = 0
     sent: SentCharacters | None = None
 
@@ -129,7 +126,7 @@ class InferenceRequest(Tools):
     """A request that a client publishes on `mlx.infer.<client>.<skill>`."""
 
     model: ModelName | None = None
-    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
+    messages: Messages | None = None
     prompt: Prompt | None = None
     input: Input | None = Field(
         None, description="texts to embed: each choice of the answer has one `embedding`"
@@ -382,10 +379,7 @@ class InferenceRequest(Tools):
             )
             return hashlib.sha256(body).hexdigest()
         fields = self.model_dump(exclude={"request_id", "resume"}, exclude_defaults=True)
-        try:
-            body = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-        except orjson.JSONEncodeError:  # a number of more than 64 bits
-            body = json.dumps(fields, sort_keys=True).encode()
+        body = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(body).hexdigest()
 
 

@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.codec import WireMessage, WireMessagePart
+from shared.codec import WireMessagePart
 from shared.ids import BootId, ClientName, RequestId, WorkerId
-from shared.messages.base import Count
+from shared.messages.base import Attempt, Count
+from shared.messages.sender import Sender, SentMessage
 from shared.messages.stream import FinishReason
 
 
@@ -21,7 +22,7 @@ class TokensEmitted(WireMessagePart):
     type: Literal["tokens"] = "tokens"
     request_id: RequestId
     client: ClientName
-    attempt: int
+    attempt: Attempt
     choice: int
     index: int
     token_ids: list[int]
@@ -36,7 +37,7 @@ class RequestCompleted(WireMessagePart):
     type: Literal["finished"] = "finished"
     request_id: RequestId
     client: ClientName
-    attempt: int
+    attempt: Attempt
 
 
 class AttemptFailed(WireMessagePart):
@@ -50,7 +51,7 @@ class AttemptFailed(WireMessagePart):
     type: Literal["failed"] = "failed"
     request_id: RequestId
     client: ClientName
-    attempt: int
+    attempt: Attempt
     code: str
     message: str
     retry_after_ms: int | None = None
@@ -63,9 +64,13 @@ RequestEvent = Annotated[
 ]
 
 
-class RequestEvents(WireMessage):
+class RequestEvents(SentMessage):
     """All events of one decode step for the requests of one controller, in one message."""
 
     worker: WorkerId
     boot_id: BootId
     events: list[RequestEvent]
+
+    @property
+    def senders(self) -> tuple[Sender]:
+        return (Sender(self.worker, self.boot_id),)

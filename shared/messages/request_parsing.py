@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from shared.codec import first_problem, shortened
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import MAX_ID_LENGTH, RequestId
+from shared.messages.json_bounds import BeyondBounds, Outline, check_counts, validate_json
 from shared.messages.request import MAX_INPUTS, MAX_STOP_STRINGS, InferenceRequest
 
-MAX_KEYS = 4096
 # Errors of fields with several allowed shapes; pydantic's own message would list each shape.
 _SHAPES = {
     "prompt": "must be a string, a list of token ids, or a non-empty list of either",
@@ -31,14 +31,26 @@ _SHAPES = {
 
 
 def parse_request(payload: bytes) -> InferenceRequest:
-    """Return the request in `payload`.
+    """Return the request in a body that this process wrote. Whether it has too much of something
+    the leader finds out.
 
     Raises:
         InvalidRequest: `payload` is not a valid request; `param` names the invalid field.
     """
-    reject_unusual_objects(payload)
     try:
         return InferenceRequest.model_validate_json(payload)
+    except ValidationError as error:
+        raise to_invalid_request(error) from None
+
+
+def parse_measured(payload: bytes) -> tuple[InferenceRequest, Outline]:
+    """Return the request in a body from outside, and what the body has.
+
+    Raises:
+        InvalidRequest: as `parse_request`, or the body has too much of something.
+    """
+    try:
+        return validate_json(InferenceRequest, payload)
     except ValidationError as error:
         raise to_invalid_request(error) from None
 
@@ -57,7 +69,8 @@ def check_request(body: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """The fields of an invalid request that are required to send its error to the client."""
+    """The fields of an invalid request that are required to send its error to the client. A body
+    with too much of something is not parsed for them."""
 
     request_id: RequestId | None = None
     multiplex: bool = False
@@ -65,9 +78,15 @@ class RequestHeader:
     @classmethod
     def of(cls, payload: bytes) -> "RequestHeader":
         try:
-            body = json.loads(payload)  # unlike orjson it accepts NaN and lone surrogates
-        except (ValueError, RecursionError):
+            check_counts(payload)
+        except BeyondBounds:
             return cls()
+        body: Any = None
+        with contextlib.suppress(orjson.JSONDecodeError):
+            body = orjson.loads(payload)
+        if body is None:
+            with contextlib.suppress(ValueError, RecursionError):
+                body = json.loads(payload)  # it accepts NaN and lone surrogates
         if not isinstance(body, dict):
             return cls()
         value = body.get("request_id")
@@ -75,40 +94,6 @@ class RequestHeader:
         if isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH and value.isprintable():
             return cls(RequestId(value), multiplex)
         return cls(None, multiplex)
-
-
-def reject_unusual_objects(payload: bytes) -> None:
-    """Reject an object with a duplicate key, whose value would depend on the parser, or with more
-    keys than any request needs.
-
-    Raises:
-        InvalidRequest: `param` is the key.
-    """
-    if _is_plain(payload):
-        return
-
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        if len(pairs) > MAX_KEYS:
-            raise InvalidRequest(f"an object has {len(pairs)} keys; at most {MAX_KEYS} are allowed")
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise InvalidRequest(f"{shortened(key)}: duplicate key", param=shortened(key))
-            seen.add(key)
-
-    with contextlib.suppress(ValueError, RecursionError):  # not JSON: the next parser reports it
-        json.loads(payload, object_pairs_hook=check)
-
-
-def _is_plain(payload: bytes) -> bool:
-    """Cheap check for payloads that have no duplicate keys, because encoding them again changes
-    nothing, and are too short for too many keys."""
-    if len(payload) > MAX_KEYS * len('"":0,'):
-        return False
-    try:
-        return orjson.dumps(orjson.loads(payload)) == payload
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return False
 
 
 def to_invalid_request(error: ValidationError) -> InvalidRequest:

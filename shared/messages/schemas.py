@@ -5,8 +5,9 @@ from typing import Any
 
 import orjson
 
+from shared.messages.json_bounds import MAX_DEPTH, containers_by_depth
+
 MAX_SCHEMA_BYTES = 256 * 1024
-MAX_SCHEMA_DEPTH = 64
 MAX_SCHEMA_NODES = 20_000
 
 
@@ -18,26 +19,32 @@ def check_schema(schema: Any) -> None:
     """
     if not isinstance(schema, Mapping | bool):
         raise ValueError("a schema is an object")
-    nodes, pending = 0, [(schema, "", 1)]
-    while pending:
-        value, path, depth = pending.pop()
-        nodes += 1
+    nodes = 1
+    for depth, level in enumerate(containers_by_depth(schema), start=1):
+        nodes += sum(map(len, level))
         if nodes > MAX_SCHEMA_NODES:
             raise ValueError(f"it has more than {MAX_SCHEMA_NODES} values")
-        if depth > MAX_SCHEMA_DEPTH:
-            levels = f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels"
-            raise ValueError(f"{levels} at {_shortened(path[1:])}")
-        match value:
-            case dict():
-                pending += [(each, f"{path}.{key}", depth + 1) for key, each in value.items()]
-            case list():
-                pending += [(each, f"{path}.{at}", depth + 1) for at, each in enumerate(value)]
+        if depth > MAX_DEPTH:
+            levels = f"it is nested deeper than {MAX_DEPTH} levels"
+            raise ValueError(f"{levels} at {_shortened(_path_down(schema))}")
     try:
         size = len(orjson.dumps(schema))
     except orjson.JSONEncodeError:  # a number of more than 64 bits, a lone surrogate
         raise ValueError("it holds a number or a character beyond JSON's") from None
     if size > MAX_SCHEMA_BYTES:
         raise ValueError(f"{size} bytes; at most {MAX_SCHEMA_BYTES} are allowed")
+
+
+def _path_down(schema: Any) -> str:
+    """Return the path to a value at the first depth that is too much."""
+    pending: list[tuple[Any, tuple[object, ...]]] = [(schema, ())]
+    while pending:
+        value, path = pending.pop()
+        if len(path) == MAX_DEPTH:
+            return ".".join(map(str, path))
+        named = value.items() if isinstance(value, dict) else enumerate(value)
+        pending += [(each, (*path, key)) for key, each in named if isinstance(each, dict | list)]
+    return ""
 
 
 def _shortened(path: str) -> str:

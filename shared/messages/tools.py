@@ -48,6 +48,13 @@ class ToolCall(StrictInput):
     type: Literal["function"] = "function"
     function: CalledFunction
 
+    @property
+    def call(self) -> dict[str, Any]:
+        """The call in the form that a chat template reads."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        call = {"type": self.type, "function": function}
+        return call if self.id is None else {"id": self.id, **call}
+
 
 class NamedFunction(StrictInput):
     name: ToolName

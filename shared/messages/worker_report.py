@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shared.codec import WireMessagePart
 from shared.ids import NAME_PATTERN, BootId, ModelId, WorkerId
-from shared.messages.base import Count, Priority
+from shared.messages.base import Count, Priority, Term
 from shared.messages.engine_status import EngineStatus
 from shared.messages.model_status import ModelStatus
 
@@ -118,6 +118,8 @@ class WorkerReport(WireMessagePart):
         config_problem: why that is not the latest rolled-out version, or None.
         generated_tokens: since its start.
         differing_requests: migrated requests that continued here with different output.
+        unexpected_errors: exceptions that ended one request, or nothing, instead of the worker;
+            each is a fault of this program, and in the log.
         uptime_s: since this boot.
         tasks: of the agent's event loop; a number that only grows is a leak.
     """
@@ -149,7 +151,8 @@ class WorkerReport(WireMessagePart):
     rejected_requests: Count = 0
     failed_requests: Count = 0
     differing_requests: Count = 0
-    term: Count = 0
+    unexpected_errors: Count = 0
+    term: Term = 0
     config_version: Count = 0
     config_problem: str | None = None
     uptime_s: float = 0.0

@@ -57,7 +57,8 @@ class CircuitBreakerSettings(SettingsSection):
 class FailoverSettings(SettingsSection):
     """A worker or controller that sends no heartbeat for `heartbeat_interval_ms` x
     `missed_heartbeats` counts as gone. With `enabled`, a standby replaces a leader that does not
-    answer probes; without it, only when the leader's lease has expired."""
+    answer probes; without it, only when the leader's lease has expired. A request migrates at most
+    `migration_limit` times in a row without a new token."""
 
     enabled: bool = True
     heartbeat_interval_ms: Annotated[int, Field(ge=50, le=60_000)] = 1000

@@ -27,10 +27,12 @@ Age = Annotated[int, BeforeValidator(_age), Field(ge=1, le=315_360_000)]
 class StoredResponsesSettings(SettingsSection):
     """Responses that clients of OpenAI's Responses API store, in JetStream. Responses older than
     `max_age`, in seconds or as `12h` or `30d`, are deleted; responses above `max_bytes`, of all
-    clients together, are not stored."""
+    clients together, are not stored. A client with a key may use the part `client_share` of
+    `max_bytes`; then its own oldest responses are deleted."""
 
     store: bool = True
     max_bytes: Annotated[int, Field(ge=100_000, le=1_000_000_000_000)] = 1_000_000_000
+    client_share: Annotated[float, Field(gt=0, le=1)] = 0.25
     max_age: Age = 7 * 86_400
 
 
@@ -45,11 +47,16 @@ class GatewaySettings(SettingsSection):
     """The HTTP server. On an address that other machines can reach it requires API keys, of
     `keys_file` or else of `gateway keys add`, unless `allow_anonymous` is set.
 
+    Without keys, only programs on this machine read `/metrics`, unless `anonymous_metrics` is set,
+    and a request's Host header must be an address, a local name, this machine's name, `host` or one
+    of `hosts`.
+
     `model_aliases`: a model name that a program requires → a model or a skill. `cors_origins`: web
     pages that may call the gateway (`["*"]`: all); none by default. `unknown_fields` of requests
     are ignored, and listed in the response header `x-ignored-fields`, or refused.
     `idle_timeout_ms`: the longest time of an answer without a token, and without progress before
-    the first token.
+    the first token. `max_connections_per_address`: of one IPv4 address or one IPv6 /64; at a limit
+    a new connection takes the place of the one that has waited longest for its client.
     """
 
     id: str | None = Field(None, pattern=NAME_PATTERN)
@@ -58,6 +65,8 @@ class GatewaySettings(SettingsSection):
     port: int = Field(8000, ge=0, le=65535)
     keys_file: Annotated[str, Field(min_length=1)] | None = None
     allow_anonymous: bool = False
+    anonymous_metrics: bool = False
+    hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = []
     tls: GatewayTlsSettings | None = None
     cors_origins: list[Annotated[str, Field(min_length=1)]] = []
     model_aliases: dict[Model, Annotated[str, Field(min_length=1, max_length=256)]] = {}
@@ -66,6 +75,7 @@ class GatewaySettings(SettingsSection):
     max_body_bytes: Annotated[int, Field(ge=1, le=64_000_000)] = 2_000_000
     max_header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
     max_connections: Count = 1024
+    max_connections_per_address: Count = 512
     header_timeout_ms: PositiveMilliseconds = 10_000
     body_timeout_ms: PositiveMilliseconds = 30_000
     send_timeout_ms: PositiveMilliseconds = 30_000

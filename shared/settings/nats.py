@@ -17,11 +17,14 @@ from shared.settings.base import Count, SettingsSection
 class ClientIsolationSettings(SettingsSection):
     """`strict_inbox`: reply subjects must be below `_INBOX.<client>.`, which the server's
     permissions enforce; set it if the server authenticates. A client may then have at most
-    `max_requests_per_client` unfinished requests, at each controller. `client`: the client name of
-    commands."""
+    `max_requests_per_client` unfinished requests, which take at most `max_request_mb_per_client`
+    of the leader's memory, parsed; those of all clients take at most `max_request_mb`. `client`:
+    the client name of commands."""
 
     strict_inbox: bool = False
     max_requests_per_client: Count = 1000
+    max_request_mb_per_client: Annotated[int, Field(ge=1)] = 256
+    max_request_mb: Annotated[int, Field(ge=1)] = 1024
     client: Annotated[str, Field(pattern=NAME_PATTERN)] = "local"
 
 

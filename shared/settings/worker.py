@@ -26,7 +26,9 @@ class EnginesSettings(SettingsSection):
     """`count: auto` is one engine with a GPU; without one, an engine per core as far as memory
     allows. With `threads: auto` (or null) the busy engines share the cores. `max_restarts` counts
     within 10 minutes. An engine is killed and restarted after `hang_timeout_ms` without a
-    heartbeat, and after `step_timeout_ms` in one step."""
+    heartbeat, and after `step_timeout_ms` in one step. A prompt that is not rendered and tokenised
+    within `preparation_timeout_ms` is rejected; if that cannot be stopped, the engine is killed
+    after twice the time."""
 
     count: Annotated[int, Field(ge=1, le=MAX_ENGINES)] | Literal["auto"] = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = "auto"
@@ -36,6 +38,7 @@ class EnginesSettings(SettingsSection):
     restart_delay_ms: Milliseconds = 1000
     hang_timeout_ms: Annotated[int, Field(ge=2000)] = 5000
     step_timeout_ms: Annotated[int, Field(ge=2000)] = 60_000
+    preparation_timeout_ms: Annotated[int, Field(ge=1000)] = 10_000
 
     @property
     def fixed_threads(self) -> int | None:

@@ -1,14 +1,16 @@
 """Everybody who may take part in the clusters of a test run, each with a key of its own."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from shared.access.certificates import new_authority, new_server
 from shared.access.member_credentials import MemberCredentials, new_seed, public_key
+from shared.access.nats_accounts import CLUSTER_ACCOUNT, User
 from shared.access.roles import Role
-from shared.access.server_config import TlsFiles, User, server_config
+from shared.access.server_config import TlsFiles, server_config
 from shared.settings.nats import NatsSettings, TlsSettings
 
 NAMES: Mapping[Role, Sequence[str]] = {
@@ -25,6 +27,8 @@ NAMES: Mapping[Role, Sequence[str]] = {
 _SERVER = "server.json"
 _AUTHORITY = "authority.crt"
 _TESTER = "tester"
+_CONNECTIONS = 256
+"""Of one client: some tests play very many programs with the same key."""
 _PLACED = ("host", "port", "jetstream")
 """Settings that each server has for itself."""
 
@@ -64,12 +68,13 @@ class Members:
         files.authority.write_bytes(authority.certificate)
         members = cls(folder)
         users = [
-            User(role, name, members._new_key(role, name))
+            User(role, name, members._new_key(role, name), number, _CONNECTIONS)
             for role, names in NAMES.items()
-            for name in names
+            for number, name in enumerate(names)
         ]
         config = server_config(users, host="", port=0, store=folder, tls=files)
-        config["authorization"]["users"].append({"nkey": members._new_key(_TESTER, _TESTER)})
+        tester = {"nkey": members._new_key(_TESTER, _TESTER)}
+        config["accounts"][CLUSTER_ACCOUNT]["users"].append(tester)
         settings = {key: value for key, value in config.items() if key not in _PLACED}
         (folder / _SERVER).write_text(json.dumps(settings))
         return members
@@ -95,7 +100,7 @@ class Members:
     def named(self, line: str) -> str:
         """What a server logged, with names for public keys."""
         for seed in self.folder.glob("*.nk"):
-            line = line.replace(f"$G/nkey:{public_key(seed.read_text())}", seed.stem)
+            line = re.sub(rf"[\w-]+/nkey:{public_key(seed.read_text())}", seed.stem, line)
         return line
 
     def _nats(self, server: str, role: str, name: str) -> NatsSettings:

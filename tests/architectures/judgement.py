@@ -18,9 +18,9 @@ from tests.architectures.configurations import Configuration
 from tests.architectures.references import Ids, Said, load_reference, say_alone, window_tokens
 from tests.architectures.served_rows import ANSWER_TOKENS, Answers, ServedRows
 from tests.architectures.small_model import write_model
+from tests.architectures.unsteady_prompts import UnsteadyPrompts
 from worker.engine.batching_verdicts import cache_kinds
 from worker.engine.model import LoadedModel, load_model
-from worker.engine.probe import allowed_gap
 from worker.link.orders import LoadModel
 
 Outcome = Literal["batched", "alone", "refused", "wrong"]
@@ -30,7 +30,6 @@ _LENGTHS = (5, 9, 40, 43, 600)
 _COPIED_LENGTHS = (5, 40)
 """Short enough to go into the cache at one go, as mlx-lm does it: else a fault of prompts that come
 in parts would count as rounding."""
-_SMALL_PART_TOKENS = 16
 _MORE_TOKENS = 30
 _BEYOND_TOKENS = 20
 _LONGEST_TOKENS = 4096
@@ -47,6 +46,8 @@ class Judgement:
         reason: why it is refused, not batched, or wrong; with where.
         caches: the kinds of its layers, as mlx-lm names them.
         answers: how many were compared.
+        left_out: how many were not, because mlx-lm itself says otherwise of their prompts where it
+            computes the same in another right way.
         ties: those that went on otherwise where two tokens were as likely.
         gap: the largest one between log-probabilities that was found.
         allowed_gap: the largest one that rounding explains.
@@ -58,6 +59,7 @@ class Judgement:
     reason: str = ""
     caches: list[str] = field(default_factory=list)
     answers: int = 0
+    left_out: int = 0
     ties: int = 0
     gap: float = 0.0
     allowed_gap: float = 0.0
@@ -69,6 +71,7 @@ class Judgement:
 @dataclass(slots=True)
 class _Tally:
     answers: int = 0
+    left_out: int = 0
     ties: int = 0
     gap: float = 0.0
     difference: str = ""
@@ -112,13 +115,11 @@ def judge_configuration(
     judged = _judge_served(name, module, model, caches, said)
     if judged.outcome != "wrong":
         return judged
-    steady = {prompt: each for prompt, each in said.items() if _is_steady(network, prompt, each)}
-    if not steady or len(steady) == len(said):
+    unsteady = UnsteadyPrompts(network, said, _epsilon(network))
+    again = _judge_served(name, module, model, caches, said, unsteady)
+    if not again.left_out:
         return judged
-    again = _judge_served(name, module, model, caches, steady)
-    lengths = f"{min(len(prompt) for prompt in said.keys() - steady.keys())} tokens and more"
-    why = f"mlx-lm itself says otherwise of {lengths} where they come in parts: not compared"
-    return replace(again, reason=f"{again.reason}; {why}".removeprefix("; "))
+    return replace(again, reason=f"{again.reason}; {unsteady.reason()}".removeprefix("; "))
 
 
 def _judge_served(
@@ -127,6 +128,7 @@ def _judge_served(
     model: LoadedModel,
     caches: list[str],
     said: dict[Ids, Said],
+    unsteady: UnsteadyPrompts | None = None,
 ) -> Judgement:
     epsilon = _epsilon(model.network)
     reason = ""
@@ -138,12 +140,12 @@ def _judge_served(
         copied = {prompt: said[prompt] for prompt in said if len(prompt) in _COPIED_LENGTHS}
         own_gap = _own_gap(rows, copied) if together else 0.0
         limits = Limits(own_gap, epsilon)
-        tally = _tally(rows, said, limits)
+        tally = _tally(rows, said, limits, unsteady)
         if not tally.difference:
             outcome: Outcome = "batched" if together else "alone"
             return Judgement(
                 name, module, outcome, reason, caches,
-                tally.answers, tally.ties, tally.gap, limits.gap,
+                tally.answers, tally.left_out, tally.ties, tally.gap, limits.gap,
             )  # fmt: skip
         where = "rows together" if together else "rows alone"
         reason = f"{reason}; {where}: {tally.difference}".removeprefix("; ")
@@ -154,12 +156,17 @@ def _tally(
     rows: ServedRows,
     said: dict[Ids, Said],
     limits: Limits,
+    unsteady: UnsteadyPrompts | None,
 ) -> _Tally:
+    """Compare all answers; those that differ are left out if their prompts are unsteady."""
     tally = _Tally()
     try:
         for phase, answers in _phases(rows, list(said)):
             for prompt, tokens in answers.items():
                 compared = compare(said[prompt], tokens, limits)
+                if compared.difference is not None and unsteady and prompt in unsteady:
+                    tally.left_out += 1
+                    continue
                 tally.answers += 1
                 tally.ties += compared.tie is not None
                 tally.gap = max(tally.gap, compared.gap)
@@ -182,13 +189,6 @@ def _phases(rows: ServedRows, every: Sequence[Ids]) -> Iterator[tuple[str, Answe
 
 def _goes_on(prompt: Ids, other: Ids) -> bool:
     return len(prompt) > len(other) and prompt[: len(other)] == other
-
-
-def _is_steady(network: Any, prompt: Ids, said: Said) -> bool:
-    """Whether mlx-lm says the same where the prompt goes into the cache in small parts."""
-    parts = say_alone(network, prompt, 1, part_tokens=_SMALL_PART_TOKENS)
-    apart = np.abs(parts.logprobs[0] - said.logprobs[0])
-    return bool(np.nanmax(apart) <= allowed_gap(0.0, _epsilon(network)))
 
 
 def _own_gap(rows: ServedRows, said: dict[Ids, Said]) -> float:

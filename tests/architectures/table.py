@@ -28,12 +28,15 @@ def markdown(judgements: Iterable[Judgement]) -> str:
 def summary(judgements: Sequence[Judgement]) -> str:
     counts = Counter(each.outcome for each in judgements)
     answers, ties = sum(each.answers for each in judgements), sum(each.ties for each in judgements)
+    left_out = sum(each.left_out for each in judgements)
     fared = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _WORDS)
-    return f"{len(judgements)} configurations: {fared}; {answers} answers, {ties} ties"
+    counted = f"{answers} answers, {ties} ties, {left_out} left out"
+    return f"{len(judgements)} configurations: {fared}; {counted}"
 
 
 def line(each: Judgement) -> str:
     """For a terminal."""
     figures = f"gap {each.gap:.1e} of {each.allowed_gap:.1e}" if each.answers else ""
     ties = f", {each.ties} ties" if each.ties else ""
-    return f"{each.outcome:8} {each.name:28} {figures}{ties} {each.reason}".rstrip()
+    left_out = f", {each.left_out} left out" if each.left_out else ""
+    return f"{each.outcome:8} {each.name:28} {figures}{ties}{left_out} {each.reason}".rstrip()

@@ -187,6 +187,10 @@ SHORT_FORMS = {
         "--repeats 1",
         ("warm_s.*", "cold_s.*"),
     ),
+    "worst_client": ShortForm(
+        "--seconds 3 --attacks turns",
+        ("alone.median_s", "attacks.*.median_s", "attacks.*.requests"),
+    ),
     "viewers": ShortForm(
         "--workers 20 --requests 40 --viewers 1,2 --seconds 2 --repeats 1",
         ("runs.*.*.bytes_per_s", "runs.*.*.events_per_s.machines"),

@@ -29,6 +29,7 @@ from shared.messages.stream import (
     decode,
     encode,
 )
+from shared.refused_messages import RefusedMessages
 from tests.controller.values import request
 from tests.worker.virtual_time import Clock
 
@@ -57,6 +58,7 @@ class DrivenRunner:
         self.put: list[tuple[str, list[StreamMessage], str]] = []
         self.known: dict[RequestKey, TrackedRequest] = {}
         self._read = self._missed = 0
+        self.refused = RefusedMessages()
         self._runner = PromptListRunner(
             self._submit,
             self.known.get,
@@ -65,6 +67,7 @@ class DrivenRunner:
             RUNNER,
             1_000_000,
             lambda: self.connections,
+            self.refused,
         )
 
     @property

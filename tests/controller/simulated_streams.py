@@ -128,7 +128,8 @@ class SimulatedStreams:
     async def _tell(self, event: RequestEvent) -> None:
         assert self.claim.controller is not None
         batch = RequestEvents(worker=self.id, boot_id=self.boot, events=[event])
-        await self._bus.publish(subjects.request_event(self.claim.controller), encode(batch))
+        subject = subjects.request_event(self.claim.controller, self.id)
+        await self._bus.publish(subject, encode(batch))
 
 
 def spoken(index: int, *token_ids: int, choice: int = 0, **fields: Any) -> ChoiceOutput:

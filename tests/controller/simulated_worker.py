@@ -30,6 +30,7 @@ from shared.messages.events import EventType, KeptPrefixes, WorkerEvent
 from shared.messages.stream import StatusMessage
 from tests.controller.simulated_streams import SimulatedStreams, origin_of
 from tests.controller.values import report
+from worker.agent.leader_fence import StaleTerm
 
 Answer = Literal["accept", "silence"] | DispatchRejection
 WAIT_S = 10
@@ -139,7 +140,8 @@ class SimulatedWorker(SimulatedStreams):
         try:
             self.claim.check_work(batch.term, batch.owner)
         except RequestError as error:
-            return DispatchRejection(code=error.code, message=error.message)
+            term = error.term if isinstance(error, StaleTerm) else None
+            return DispatchRejection(code=error.code, message=error.message, term=term)
         return None
 
     async def _accept(self, dispatch: Dispatch) -> None:
@@ -156,9 +158,16 @@ class SimulatedWorker(SimulatedStreams):
         order = decode(ClaimWorker, message.payload)
         await self.answers_claims.wait()
         try:
-            self.claim.accept(order.term or 0, order.controller)
-        except RequestError as error:
-            reply = ControlReply(worker=self.id, ok=False, code=error.code, message=error.message)
+            self.claim.accept(order.term, order.controller, order.boot_id)
+        except StaleTerm as error:
+            reply = ControlReply(
+                worker=self.id,
+                boot_id=self.boot,
+                ok=False,
+                code=error.code,
+                message=error.message,
+                term=error.term,
+            )
         else:
             claimed = ClaimReport(term=self.claim.term, requests=self.requests.claimed())
             reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, claimed=claimed)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
@@ -12,12 +13,13 @@ from shared import subjects
 from shared.bus import Bus
 from shared.client import Cluster
 from shared.codec import encode
-from shared.errors import BusError, Unavailable
-from shared.ids import BootId, ClientName, ControllerId
+from shared.errors import BusError
+from shared.ids import BootId, ClientName, ControllerId, WorkerId
 from shared.messages.controller_report import ControllerReport
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import ControllerEvent, EventType
+from shared.messages.events import ControllerEvent
 from shared.settings.nats import NatsSettings
+from shared.version import PROTOCOL
 from tests.access.roles import as_tester
 from tests.controller.inbox import Inbox
 from tests.controller.pair import FIRST, QUICK, SECOND, Pair, running_pair
@@ -192,32 +194,30 @@ async def test_without_jetstream_the_first_by_name_leads_alone_and_says_so(
         await ends_once(inbox, first)
 
 
-async def test_nobody_leads_while_a_controller_of_an_older_release_is_there(
-    pair: Pair, bus: Bus
+@pytest.mark.parametrize("protocol", [0, 1, PROTOCOL - 1, PROTOCOL + 1])
+async def test_controllers_and_workers_of_another_protocol_are_ignored_and_named(
+    pair: Pair, bus: Bus, protocol: int
 ) -> None:
+    worker = await pair.worker("w1")
     old = ControllerReport(
-        id=ControllerId("c-0"), boot_id=BootId("b"), version="0.1.0", state="ready"
+        id=ControllerId("c-0"), boot_id=BootId("b"), version="0.1.0", state="ready", leader=True
     )
-
-    async def say(kind: EventType) -> None:
-        event = ControllerEvent(type=kind, controller=old, protocol=1)
-        await bus.publish(subjects.controller_event(old.id), encode(event))
-
-    await say("heartbeat")
-    await pair.second.until(lambda: pair.second.hears(old.id))
-    await pair.first.until(lambda: not pair.first.controller.report().leader)
-    await pair.first.leave()
-    await pair.second.until(lambda: pair.second.controller.report().leader_problem is not None)
-    report = pair.second.controller.report()
-    assert report.leader_problem is not None and "c-0" in report.leader_problem
-    assert not report.leader
-    with pytest.raises(
-        Unavailable, match=f"no controller leads: .*c-0.*{pair.second.controller.id}"
-    ):
-        await Cluster(bus, ClientName("local")).health()
-    await say("left")
-    await pair.second.until(lambda: pair.second.serves)
-    assert pair.second.controller.report().leader_problem is None
+    event = ControllerEvent(type="heartbeat", controller=old, protocol=protocol)
+    await bus.publish(subjects.controller_event(old.id), encode(event))
+    undecodable = {"protocol": protocol, "type": "joined", "worker": {"name": "w0"}}
+    await bus.publish(subjects.worker_event(WorkerId("w0")), json.dumps(undecodable).encode())
+    refused = pair.first.controller._refused
+    await pair.first.until(lambda: refused.counts["other_protocol"] == 2)
+    health = await Cluster(bus, ClientName("local")).health()
+    assert [(each.kind, each.id, each.protocol) for each in health.ignored] == [
+        ("controller", "c-0", protocol),
+        ("worker", "w0", protocol),
+    ]
+    assert [each.id for each in health.controllers] == [FIRST, SECOND]
+    assert [each.id for each in health.workers] == ["w1"]
+    inbox = await pair.ask(request_id="r")
+    await serve(worker)
+    await ends_once(inbox, pair.first)
 
 
 # What waits.

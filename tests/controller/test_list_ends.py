@@ -211,3 +211,36 @@ def test_an_answer_that_fits_into_no_message_is_an_error(runner: DrivenRunner) -
         runner.answer(part, *range(100))
     assert runner.failed().code == "answer_too_large"
     assert [type(end) for end in runner.ended()] == [FailedMessage]
+
+
+def test_a_prompt_that_is_too_long_is_not_tried_for_all_its_choices(runner: DrivenRunner) -> None:
+    runner.slots = runner.most = 2
+    runner.serve(2, n=8)
+    (first,) = runner.new_parts()
+    runner.fail(first, "context_length_exceeded", "the prompt has 9000 tokens", param="prompt")
+    (other,) = runner.new_parts()
+    assert other.contents.prompt == "prompt 1", "not the other three of the first prompt"
+
+
+def test_a_whole_answer_that_grows_too_large_is_not_collected_to_its_end(
+    runner: DrivenRunner,
+) -> None:
+    runner.limit_messages(500)
+    runner.serve(2, stream=False)
+    first, _ = runner.new_parts()
+    for index in range(200):
+        runner.speak(first, index, index)
+    assert runner.failed().code == "answer_too_large"
+
+
+def test_a_whole_answer_of_many_small_pieces_that_fits_is_not_refused(
+    runner: DrivenRunner,
+) -> None:
+    runner.limit_messages(10_000)
+    runner.serve(2, stream=False)
+    first, second = runner.new_parts()
+    for index in range(300):
+        runner.speak(first, index, index)
+    runner.end(first, 300)
+    runner.answer(second, 7)
+    assert runner.done().outputs[0].token_ids == list(range(300))

@@ -1,5 +1,7 @@
 """Who listens to lists of prompts, by value: who comes later, and who is gone."""
 
+import pytest
+
 from shared.ids import RequestId
 from shared.messages.stream import FailedMessage, StatusMessage
 from tests.controller.driven_runner import INBOX, LATER, DrivenRunner
@@ -66,6 +68,29 @@ def test_half_a_minute_after_its_end_a_list_is_forgotten(runner: DrivenRunner) -
     assert runner.told(LATER) == []
 
 
+def test_who_asks_for_it_again_and_again_gets_so_much_at_a_time(
+    runner: DrivenRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader does all else meanwhile, and serves others."""
+    monkeypatch.setattr("controller.prompt_lists.list_runner._BYTES_PER_TICK", 20_000)
+    whole = runner.serve(2)
+    first, _ = runner.new_parts()
+    for index in range(40):
+        runner.speak(first, index, index)
+    runner.pass_time(0.25)
+    runner.put.clear()
+    for number in range(50):
+        runner.order("attach", whole, inbox=f"_INBOX.e{number}")
+    at_once = len(runner.put)
+    assert 41 < at_once < 50 * 41 / 4
+    runner.pass_time(0.25)
+    assert len(runner.put) < 3 * at_once
+    for _ in range(50):
+        runner.pass_time(0.25)
+    for number in range(50):
+        assert runner.tokens(f"_INBOX.e{number}") == {0: list(range(40))}
+
+
 # Multiplexed.
 
 
@@ -81,7 +106,7 @@ def test_what_is_said_at_once_to_one_connection_is_one_message(runner: DrivenRun
 
 
 def test_a_message_to_one_connection_is_no_larger_than_one_may_be(runner: DrivenRunner) -> None:
-    runner.limit_messages(2000)
+    runner.limit_messages(500)
     whole = runner.serve(2, multiplex=True)
     first, _ = runner.new_parts()
     for index in range(40):

@@ -15,6 +15,7 @@ from controller.requests.metrics import ControllerMetrics, DispatchCounts, load_
 from shared.bus import Bus
 from shared.errors import SettingsError
 from shared.metrics_server import serving_metrics
+from shared.refused_messages import RefusedMessages
 from shared.settings.metrics import MetricsSettings
 from shared.settings.nats import NatsSettings
 from tests.controller.running import Running, running_controller
@@ -29,7 +30,7 @@ SECTION = "controller.metrics"
 
 
 def figures_of(registry: NodeRegistry) -> CollectorRegistry:
-    metrics = ControllerMetrics(registry)
+    metrics = ControllerMetrics(registry, RefusedMessages())
     metrics.totals = DispatchCounts(waiting=7, waited=9, unplaced=2, dispatches=30, messages=4)
     return metrics.registry
 

@@ -166,7 +166,7 @@ async def test_who_learns_of_a_higher_term_leads_only_in_one_that_is_higher_stil
     term = cluster.machine.term + 2
     told: dict[str, Any] = {} if how == "it tells the term" else {"term": 0}
     worker = SimulatedWorker(cluster.bus, "w1", **told)
-    worker.claim.accept(term, ControllerId("c-9"))
+    worker.claim.accept(term, ControllerId("c-9"), BootId("b"))
     await worker.join()
     await cluster.until(lambda: cluster.serves and cluster.machine.term == term + 1)
     await cluster.until_claimed(worker)

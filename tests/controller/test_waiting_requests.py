@@ -91,7 +91,7 @@ async def test_what_is_said_late_of_an_attempt_that_was_given_up_changes_nothing
     await worker.fail(dispatch, terminal_sent=False)
     await worker.finish_unheard(dispatch)  # its last letter was not sent
     await cluster.settle()
-    assert cluster.machine.waiting == 1 and request_in(cluster).failures == 1
+    assert cluster.machine.waiting == 1 and request_in(cluster).failures.count == 1
     await worker.say("joined")
     assert (await worker.next_dispatch()).attempt == dispatch.attempt + 1
     await runs(cluster, 1)

@@ -109,5 +109,19 @@ async def test_a_worker_of_the_second_site_serves_the_first(sites: Sites) -> Non
     ada = await sites.connect("client", "ada", sites.second)
     with pytest.raises(BusPermissionDenied):
         await ada.request("mlx.worker.far.infer", b"", timeout_s=30)
+
+    async def reply(message: IncomingMessage) -> None:
+        await controller.publish(message.reply, b"to ada")
+
+    await controller.subscribe("mlx.infer.*.*", reply)
+    await controller.flush()
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                told = await ada.request("mlx.infer.ada.chat", b"", timeout_s=30)
+                break
+            except NoResponders:
+                await asyncio.sleep(0.05)
+    assert told.payload == b"to ada"
     for bus in (ada, controller, worker):
         await bus.close()

@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import sys
 import time
 from collections import Counter
@@ -31,7 +30,7 @@ from tests.faults.evidence import Observation
 from tests.faults.footprint import footprints
 from tests.faults.member import Member
 from tests.nats_proxy import NatsProxy
-from tests.processes import MAX_PAYLOAD_BYTES, SCRIPTS
+from tests.processes import MAX_PAYLOAD_BYTES, SCRIPTS, free_port
 from tests.raw_client import plain_client
 
 _START_LIMIT_S = 60.0
@@ -84,7 +83,7 @@ class Fleet:
             "CLUSTER__WORKER__KV_CACHE__DISK_MB": "64",
             **(settings or {}),
         }
-        ports = _free_ports(2 * servers)
+        ports = [int(free_port()) for _ in range(2 * servers)]
         routes = [f"nats://127.0.0.1:{port}" for port in ports[servers:]]
         self.servers = [
             self._server(number, ports[number], routes if servers > 1 else [])
@@ -228,7 +227,8 @@ class Fleet:
                 async with self.client() as client:
                     if len(self.servers) == 1 or len(client.servers) >= len(self.servers):
                         return
-            assert time.monotonic() < deadline, "the NATS servers did not start"
+            last = [f"{server.name}: {server.last_line()}" for server in self.servers]
+            assert time.monotonic() < deadline, f"the NATS servers did not start ({last})"
             await asyncio.sleep(0.1)
 
     def _server(self, number: int, port: int, routes: list[str]) -> Member:
@@ -272,13 +272,3 @@ class Fleet:
             own["CLUSTER__LOGGING__LEVEL"] = "debug"  # which tells who took a request
         settings = {**own, **self._settings, **environment(kind, name, self.urls[0])}
         return Member(kind, name, command, log, settings, line=NatsProxy(), clock=clock)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            each = stack.enter_context(socket.socket())
-            each.bind(("127.0.0.1", 0))
-            found.append(int(each.getsockname()[1]))
-    return found

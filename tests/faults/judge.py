@@ -4,7 +4,7 @@ code that is judged is used here.
 | promise | broken by |
 |---|---|
 | end | no end within the limit; a second end, or tokens after the end, of the same attempt |
-| success | an accepted request that ends in an error (as a poison: unless two engines were ended) |
+| success | an accepted request that ends in an error (unless enough engines or workers were lost) |
 | tokens | one that is missing, or comes twice, in what the client library gives |
 | answer | tokens, text or reasons to stop that are not those of the undisturbed run |
 | attempt | one attempt told by two workers: what is old could no longer be told from what is new |
@@ -24,6 +24,15 @@ from tests.faults.records import DONE, Answer, Record, WireRecord, first_differe
 
 _POISON = "request_crashes_engine"
 _ENDS_ENGINES = ("kill an engine", "stop an engine")
+_ENDS_ATTEMPTS = (
+    *_ENDS_ENGINES, "kill a worker", "a worker sleeps", "a worker is cut off",
+    "a worker's connection ends", "kill a controller and a worker",
+    "kill a controller, then a worker",
+)  # fmt: skip
+_LOST = ("worker_lost", "engine_crashed")
+_MOST_ATTEMPTS = 3
+_MOST_MIGRATIONS = 3
+"""The limits of a cluster: attempts before the first token, migrations without a new token."""
 _MOST_OF_ONE = 3
 """What breaks for one request, breaks for each of its messages."""
 _WIRE_SLACK_S = 6.0
@@ -91,6 +100,8 @@ def judge_stream(
             found.append(Violation("end", record.name, "there is none"))
     elif record.end == _POISON and _may_be_poison(record.started_at, record.ended_at, injections):
         pass
+    elif record.end in _LOST and _may_be_lost(record, injections):
+        pass
     elif record.end != DONE:
         found.append(Violation("success", record.name, f"it ended with {record.end}"))
     elif not record.broken:
@@ -103,6 +114,16 @@ def _may_be_poison(began_at: float, ended_at: float, injections: Iterable[Inject
     did that nobody can tell, and what two engines ended over is not tried a third time."""
     ended = [each for each in injections if each.kind in _ENDS_ENGINES]
     return sum(each.at <= ended_at and each.until >= began_at for each in ended) >= 2
+
+
+def _may_be_lost(record: Record | WireRecord, injections: Iterable[Injection]) -> bool:
+    """Whether as many faults hit workers since the last token as a cluster tries workers for a
+    request that adds none: it may be what ends them."""
+    begun = record.last_token_at is not None
+    since = record.last_token_at if record.last_token_at is not None else record.started_at
+    hit = [each for each in injections if each.kind in _ENDS_ATTEMPTS]
+    count = sum(each.at <= record.ended_at and each.until >= since for each in hit)
+    return count >= (_MOST_MIGRATIONS + 1 if begun else _MOST_ATTEMPTS)
 
 
 def _promise_of(broken: str) -> str:
@@ -154,8 +175,10 @@ def judge_wire(
         broken("end", f"there are several of attempts {twice}")
     for end in record.ends[:1]:
         if "error" in end and record.accepted:
-            is_poison = end["error"].get("code") == _POISON
-            if not (is_poison and _may_be_poison(record.started_at, record.last_at, around)):
+            code = end["error"].get("code")
+            is_poison = code == _POISON
+            is_poison = is_poison and _may_be_poison(record.started_at, record.last_at, around)
+            if not (is_poison or (code in _LOST and _may_be_lost(record, around))):
                 broken("success", f"it ended with {end['error']}")
     owner: dict[int, str] = {}
     ended: set[int] = set()

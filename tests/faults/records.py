@@ -91,6 +91,10 @@ class Record:
         return self.heard_at[-1] if self.heard_at else self.started_at
 
     @property
+    def last_token_at(self) -> float | None:
+        return self.heard_at[len(self.pieces) - 1] if self.pieces else None
+
+    @property
     def longest_wait_s(self) -> float:
         """Between two things that the user of the stream got to see."""
         times = [self.started_at, *self.heard_at]
@@ -131,6 +135,14 @@ class WireRecord:
     @property
     def last_at(self) -> float:
         return self.messages[-1][0] if self.messages else self.started_at
+
+    @property
+    def ended_at(self) -> float:
+        return self.last_at
+
+    @property
+    def last_token_at(self) -> float | None:
+        return max((at for at, message in self.messages if "index" in message), default=None)
 
     @property
     def end(self) -> str:

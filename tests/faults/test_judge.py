@@ -71,6 +71,42 @@ def test_for_a_poison_is_taken_only_what_two_engines_ended_beside(
     assert promises_broken(wire, *injections) == promises
 
 
+LOSSES = [
+    Injection(kind, ("w1",), at, at + 1.0)
+    for at, kind in [
+        (1.0, "kill a worker"), (3.0, "a worker sleeps"), (5.0, "stop an engine"),
+        (7.0, "a worker is cut off"), (8.0, "a worker leaves"),
+    ]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("begun_at", "injections", "promises"),
+    [
+        (None, LOSSES[:3], []),
+        (None, LOSSES[1:3], ["success"]),
+        (None, [*LOSSES[2:], LOSSES[3]], []),
+        (0.5, LOSSES[:4], []),
+        (2.5, LOSSES[:4], ["success"]),
+        (0.5, [*LOSSES[:3], LOSSES[4]], ["success"]),
+    ],
+)
+@pytest.mark.parametrize("end", ["worker_lost", "engine_crashed"])
+def test_for_lost_is_taken_only_what_as_many_workers_were_lost_with_as_are_tried(
+    begun_at: float | None, injections: list[Injection], promises: list[str], end: str
+) -> None:
+    stream = recorded(*([FIRST] if begun_at is not None else []), end=end)
+    times = [0.0, 9.0] if begun_at is None else [0.0, begun_at, 9.0]
+    stream.started_at, stream.heard_at = times[0], times[1:]
+    assert [violation.promise for violation in judge_stream(stream, TRUTH, injections)] == promises
+    wire = heard(accepted(), done(error={"code": end}))
+    if begun_at is not None:
+        wire = heard(accepted(), chunk(0, 5), done(error={"code": end}))
+    wire.messages = [(at, each) for at, (_, each) in zip(times, wire.messages, strict=True)]
+    wire.started_at = 0.0
+    assert promises_broken(wire, *injections) == promises
+
+
 def accepted(attempt: int = 0) -> dict[str, Any]:
     return {"status": "accepted", "attempt": attempt, "worker": None}
 

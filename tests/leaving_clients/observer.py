@@ -29,7 +29,7 @@ class WorkerObserver:
 
     async def watch(self) -> None:
         await self._raw.nats.subscribe("mlx.infer.*.*", cb=self._take_request)
-        await self._raw.nats.subscribe("mlx.event.request.*", cb=self._take)
+        await self._raw.nats.subscribe("mlx.event.request.*.*", cb=self._take)
         await self._raw.health(self._worker)  # a round trip: the subscription is there
 
     async def generates(self, request_id: str) -> None:

@@ -15,12 +15,12 @@ CANCEL = b'{"request_id": "r", "client": "ada"}'
 
 def test_internal_messages_carry_the_protocol_number() -> None:
     order = decode(CancelRequest, CANCEL)
-    assert json.loads(encode(order))["protocol"] == PROTOCOL == 2
+    assert json.loads(encode(order))["protocol"] == PROTOCOL == 3
 
 
 def test_internal_messages_ignore_fields_of_a_newer_version() -> None:
-    order = decode(CancelRequest, b'{"request_id":"r","client":"ada","protocol":3,"new":[1]}')
-    assert (order.request_id, order.protocol) == ("r", 3)
+    order = decode(CancelRequest, b'{"request_id":"r","client":"ada","protocol":4,"new":[1]}')
+    assert (order.request_id, order.protocol) == ("r", 4)
 
 
 def test_questions_of_clients_refuse_unknown_fields() -> None:

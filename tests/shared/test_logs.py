@@ -203,6 +203,17 @@ async def test_only_the_last_thousand_records_are_kept(bus: Bus, store: BusLogHa
     assert (len(kept), kept[0], kept[-1]) == (1000, "1", "1000")
 
 
+async def test_of_long_records_the_latest_are_answered_that_fit_into_a_message(
+    bus: Bus, store: BusLogHandler
+) -> None:
+    size = bus.max_payload // 10
+    for number in range(30):
+        store.emit(line(f"{number} " + "x" * size))
+    await store.answer(bus)
+    kept = [message.partition(" ")[0] for message in await recent(bus)]
+    assert kept == [str(number) for number in range(21, 30)]
+
+
 async def test_a_question_that_cannot_be_read_does_not_end_the_answers(
     bus: Bus, store: BusLogHandler
 ) -> None:

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from shared.ids import ClientName
 from shared.messages.base import PRIORITIES, Priority
 from shared.request_queue import PriorityQueue
 
 _RANK: dict[Priority, int] = {"high": 0, "medium": 1, "low": 2}
 _MAX_DEPTH = 5
+_EVE, _ADA = ClientName("eve"), ClientName("ada")
 _LEVELS = st.sampled_from(list(_RANK))
 
 
@@ -19,6 +21,7 @@ _LEVELS = st.sampled_from(list(_RANK))
 class Waiting:
     number: int
     level: Priority
+    client: ClientName = _EVE
 
 
 def _kind(request: Waiting) -> int:
@@ -190,8 +193,9 @@ def test_low_is_served_in_time_however_many_high_ones_come() -> None:
 
 
 def test_a_kind_without_a_slot_is_asked_about_once_and_none_of_its_requests() -> None:
-    levels: list[Priority] = ["high"] * 1000
-    queue, _ = _queue(*levels)
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(2000, kind=_kind)
+    for number in range(1000):
+        assert queue.push(Waiting(number, "high"), 0.0) is None
     kinds, requests = [], []
 
     def admissible(kind: int) -> bool:
@@ -231,8 +235,9 @@ def test_nobody_is_passed_more_than_a_few_times() -> None:
 
 
 def test_of_many_only_the_first_few_may_be_preferred() -> None:
-    levels: list[Priority] = ["high"] * 20
-    queue, _ = _queue(*levels)
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
+    for number in range(20):
+        queue.push(Waiting(number, "high"), 0.0)
     request = queue.pop(affinity=lambda r: r.number)
     assert request is not None
     assert request.number == 7
@@ -243,7 +248,7 @@ def test_the_last_places_are_kept_for_higher_priorities() -> None:
     rooms = {"low": 90, "medium": 95, "high": 100}
     for level in ("low", "medium", "high"):
         taken = 0
-        while queue.push(Waiting(taken, level), 0.0) is None:
+        while queue.push(Waiting(taken, level, ClientName(f"c-{taken}")), 0.0) is None:
             taken += 1
         assert len(queue) == rooms[level]
         assert queue.capacity(level) == 0
@@ -252,3 +257,74 @@ def test_the_last_places_are_kept_for_higher_priorities() -> None:
 def test_a_queue_that_drops_has_room_for_whoever_is_above_somebody() -> None:
     queue, _ = _queue("low", "medium", "medium", reject_when_full=False)
     assert [queue.capacity(level) for level in PRIORITIES] == [3, 1, 0]
+
+
+# Several clients.
+
+
+def _pushed(queue: PriorityQueue[Waiting, int], *clients: ClientName) -> list[Waiting]:
+    requests = [Waiting(number, "medium", client) for number, client in enumerate(clients)]
+    assert all(queue.push(request, 0.0) is None for request in requests)
+    return requests
+
+
+def test_clients_take_turns_however_many_requests_one_has() -> None:
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
+    _pushed(queue, *[_EVE] * 4, _ADA, _ADA)
+    assert _popped(queue) == [0, 4, 1, 5, 2, 3]
+
+
+def test_a_client_that_comes_is_next_however_many_others_wait() -> None:
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
+    _pushed(queue, *[_EVE] * 50)
+    for _ in range(20):
+        queue.pop()
+    newcomer = Waiting(99, "medium", _ADA)
+    assert queue.push(newcomer, 1.0) is None
+    assert queue.pop() == newcomer
+
+
+def test_nothing_is_saved_up_while_a_client_is_absent() -> None:
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
+    _pushed(queue, _ADA, *[_EVE] * 12)
+    for _ in range(9):
+        queue.pop()
+    for number in range(4):
+        queue.push(Waiting(20 + number, "medium", _ADA), 1.0)
+    assert _popped(queue) == [20, 9, 21, 10, 22, 11, 23, 12]
+
+
+def test_a_client_that_cancels_what_it_has_waits_for_that_no_longer() -> None:
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
+    cancelled = _pushed(queue, *[_ADA] * 5)
+    eve = [Waiting(10 + number, "medium", _EVE) for number in range(3)]
+    assert all(queue.push(request, 0.0) is None for request in eve)
+    assert all(queue.remove(request) for request in cancelled)
+    queue.push(Waiting(20, "medium", _ADA), 0.0)
+    assert _popped(queue) == [10, 11, 20, 12]
+
+
+def test_who_shares_a_prefix_does_not_overtake_a_client_in_an_earlier_turn() -> None:
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
+    _pushed(queue, _EVE, _EVE, _EVE, _ADA)
+    affinity = {0: 0, 1: 5, 2: 9, 3: 0}
+    order = [queue.pop(affinity=lambda r: affinity[r.number]) for _ in range(4)]
+    assert [request.number for request in order if request] == [0, 3, 2, 1]
+
+
+def test_some_slots_are_for_clients_that_have_few() -> None:
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
+    while queue.push(Waiting(len(queue), "high", _EVE), 0.0) is None:
+        pass
+    assert len(queue) == 95
+    assert (queue.capacity("high", _EVE), queue.capacity("high", _ADA)) == (0, 5)
+    assert queue.push(Waiting(95, "high", _ADA), 0.0) is None
+
+
+def test_many_names_leave_nothing_behind() -> None:
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
+    for number in range(5000):
+        queue.push(Waiting(number, "medium", ClientName(f"c-{number}")), 0.0)
+        queue.pop()
+    assert len(queue._levels[1]._turns) <= 1001
+    assert not queue._held

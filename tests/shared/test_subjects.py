@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared import messages, subjects
+from shared.errors import InvalidSubject
 from shared.ids import BootId, ClientName, ControllerId, SkillName, WorkerId
 
 ADA = ClientName("ada")
@@ -31,7 +32,7 @@ MADE = {
     "mlx.event.worker.<worker>": subjects.worker_event(MAC),
     "mlx.event.kept.<worker>": subjects.prefix_event(MAC),
     "mlx.event.controller.<controller>": subjects.controller_event(CONTROLLER),
-    "mlx.event.request.<controller>": subjects.request_event(CONTROLLER),
+    "mlx.event.request.<controller>.<worker>": subjects.request_event(CONTROLLER, MAC),
     "$KV.mlx_leader.controller": subjects.key_value(subjects.LEADER_BUCKET, subjects.LEADER_KEY),
     "mlx.rollout.<verb>": subjects.rollout("load"),
     "$KV.mlx_rollout.state": subjects.key_value(subjects.ROLLOUT_BUCKET, subjects.ROLLOUT_KEY),
@@ -106,6 +107,33 @@ def test_what_a_subject_names_is_read_back() -> None:
     assert subjects.parse_request(subjects.request(ADA, "status")) == (ADA, "status")
     assert subjects.parse_worker_control(subjects.worker_control(MAC, "drain")) == "drain"
 
+    assert subjects.parse_resend(subjects.resend(MAC, ADA)) == ADA
+    assert subjects.parse_log(subjects.log("engine", MAC)) == ("engine", MAC)
+    assert subjects.event_sender(subjects.request_event(CONTROLLER, MAC)) == MAC
+    assert subjects.reply_number("_INBOX.x.17") == 17
+
+
+@pytest.mark.parametrize(
+    "token", ["", "a b", "a\x0bb", "a\x00", "\xff", "\ud800", "*", "é", "x" * 65]
+)
+def test_a_token_that_is_no_name_is_not_read(token: str) -> None:
+    for read, subject in (
+        (subjects.parse_resend, f"mlx.stream.mac-1.{token}.resend"),
+        (subjects.parse_worker_control, f"mlx.worker.mac-1.control.{token}"),
+        (subjects.parse_log, f"mlx.log.worker.{token}"),
+        (subjects.event_sender, f"mlx.event.worker.{token}"),
+    ):
+        with pytest.raises(InvalidSubject):
+            read(subject)
+    assert subjects.process_of(f"mlx.event.worker.{token}") is None
+
+
+@pytest.mark.parametrize(
+    "subject", ["", "_INBOX.x", "_INBOX.x.y", "_INBOX.x.²", "_INBOX.x." + "9" * 5000]
+)
+def test_an_inbox_that_ends_with_no_number_is_nobodys(subject: str) -> None:
+    assert subjects.reply_number(subject) == -1
+
 
 @pytest.mark.parametrize(
     ("reply", "open_rule", "strict_rule"),
@@ -129,6 +157,12 @@ def test_what_a_subject_names_is_read_back() -> None:
         ("mlx.worker.mac-1.infer", False, False),
         ("$JS.API.STREAM.DELETE.x", False, False),
         ("x_INBOX.ada.x", False, False),
+        ("_INBOX.ada." + "x" * 245, True, True),
+        ("_INBOX.ada." + "x" * 246, False, False),
+        *(
+            (f"_INBOX.ada.a{odd}b", False, False)
+            for odd in "\0\x01\x0b\x0c\x1c\r\x7f\x85\xff\u2028é"
+        ),
     ],
 )
 def test_streams_go_to_inboxes_only(reply: str, open_rule: bool, strict_rule: bool) -> None:
@@ -151,6 +185,8 @@ def test_the_strict_rule_never_allows_what_the_open_rule_refuses(reply: str) -> 
         ("_MLX.gateway.g.x1", True, True),
         ("_MLX.gateway.*", False, False),
         ("_MLX.", False, False),
+        ("_MLX." + "x" * 252, False, False),
+        ("_MLX.a\x0bb", False, False),
         ("_MLX", False, False),
         ("", False, False),
         ("mlx.worker.mac-1.infer", False, False),

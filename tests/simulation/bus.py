@@ -23,7 +23,7 @@ class SimulatedSubscription(Subscription):
     """Its handler is called for one message after another."""
 
     def __init__(self, bus: "SimulatedBus", subject: str, queue: str, handler: Handler) -> None:
-        super().__init__(subject, queue, handler, bus.forget)
+        super().__init__(subject, queue, handler, bus.statistics, bus.forget)
         self.bus = bus
         self.subject, self.queue = subject, queue
         self.listens = True

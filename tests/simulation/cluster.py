@@ -4,6 +4,7 @@ Nothing in it is simulated but time, NATS, and what engines generate.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import math
@@ -14,10 +15,12 @@ from typing import Any, assert_never
 from controller.service import Controller
 from shared import subjects
 from shared.client import Cluster
-from shared.codec import decode
+from shared.codec import decode, encode
+from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId, SkillName
 from shared.logs import BusLogHandler
 from shared.messages.controller_report import LeaseRecord
+from shared.messages.events import ControllerEvent, WorkerEvent
 from shared.messages.request import InferenceRequest
 from shared.service import StopSignal
 from shared.settings import ClusterSettings
@@ -35,11 +38,14 @@ from tests.simulation.script import (
     Crowd,
     Cut,
     Drain,
+    Forge,
+    ForgeRecord,
     Generate,
     Kill,
     KillClient,
     KillServer,
     Leave,
+    Lie,
     Pace,
     Say,
     SlowFrom,
@@ -70,6 +76,8 @@ _LOOK_S = 0.25
 _QUIET_S = 1.3
 _REPORTED_S = 4.2
 _UNHEARD_S, _SILENCE_S = 1.0, 3.0
+_CLAIMED_S = 10.0
+_SERVED_S = 10.0
 _PATIENCE_S = 40.0
 """Without a disturbance everything ends in this time."""
 
@@ -133,8 +141,6 @@ class SimulatedCluster:
 
     async def do(self, step: Step) -> None:
         loop = asyncio.get_running_loop()
-        if not self.jetstream.value and isinstance(step, Kill | Start | Leave | Drain):
-            return  # where the record is lost with all who know the term, terms begin anew
         if not isinstance(step, Wait | Ask | CancelIt | Pace | Generate):
             self._disturbed = True
         if isinstance(step, KillServer | KillClient | SlowFrom | SlowTo) or (
@@ -194,6 +200,12 @@ class SimulatedCluster:
                     if bus.server == step.server:
                         self._cut(bus, step.seconds)
                         bus.server = others[len(bus.name) % 2]
+            case Forge():
+                await self._forge(step)
+            case Lie():
+                self.workers[step.worker].claim.lie = step.term
+            case ForgeRecord():
+                self._forge_record(step.term)
             case StopJetStream():
                 self._stop_jetstream(step)
                 loop.call_later(step.seconds, self._mend_jetstream)
@@ -214,6 +226,7 @@ class SimulatedCluster:
                 bus.process.resume()
         for worker in self.workers.values():
             if worker.alive:
+                worker.claim.lie = None
                 worker.set_mood("willing")
                 worker.engine.go_on()
         if all(self._is_gone(name) or self._stops[name].requested for name in CONTROLLERS):
@@ -227,6 +240,7 @@ class SimulatedCluster:
 
     async def check(self) -> list[str]:
         """What is not as it must be after `settle`."""
+        await self._ask_once_more()
         wrong = [*self._unsettled(), *self.faults, *self._wrong_ends()]
         for name, life in self._lives.items():
             if life.done() and not life.cancelled() and (error := life.exception()) is not None:
@@ -236,6 +250,54 @@ class SimulatedCluster:
             wrong += self._books()
         for bus in self._buses.values():
             wrong += [f"a handler of {bus.name} failed: {fault!r}" for fault in bus.faults]
+        return wrong
+
+    async def _ask_once_more(self) -> None:
+        """One more request is served, if there is a worker that can."""
+        for _ in range(round(_CLAIMED_S / _LOOK_S)):
+            if not self._unclaimed() and self._are_known():
+                break
+            await asyncio.sleep(_LOOK_S)
+        wrong = self._unclaimed()
+        if wrong or not self._able:
+            self.faults += wrong
+            return
+        last = Listener({"request_id": "last", "prompt": "x"}, "the last stream")
+        self.listeners.append(last)
+        self._buses["client"].spawn(stream(self.cluster, last))
+        for _ in range(round(_SERVED_S / _LOOK_S)):
+            if last.end is not None:
+                break
+            await asyncio.sleep(_LOOK_S)
+        if last.end != "done":
+            self.faults.append(f"not served in the end: {last}")
+
+    @property
+    def _able(self) -> list[SimulatedWorker]:
+        """The workers that could serve a request."""
+        return [one for one in self.workers.values() if one.alive and one.state == "ready"]
+
+    def _are_known(self) -> bool:
+        """Whether leaders have heard that these workers are ready."""
+        views = [
+            self.controllers[name]._registry.worker(one.id)
+            for name in self._leaders
+            for one in self._able
+        ]
+        return all(view is not None and view.report.state == "ready" for view in views)
+
+    def _unclaimed(self) -> list[str]:
+        """Which workers the leader has not claimed, that it must have: all if the record was never
+        lost, else half of them."""
+        wrong, able = [], self._able
+        for name in self._leaders:
+            leader = self.controllers[name]
+            views = {view.id: view for view in leader._registry.workers}
+            claimed = [one for one in able if one.id in views and views[one.id].claimed]
+            told = [view.id for view in views.values() if view.refused_term is not None]
+            is_lost = self.jetstream.is_replaced
+            if len(claimed) < len(able) and not (is_lost and 2 * len(claimed) >= len(able)):
+                wrong.append(f"not claimed by {name}: {len(claimed)} of {len(able)}, {told}")
         return wrong
 
     # What must hold.
@@ -250,6 +312,8 @@ class SimulatedCluster:
         ]
         if len(self._leaders) != 1:
             wrong.append(f"{len(self._leaders)} controllers lead")
+        if self.jetstream.there and self._recorded_leader not in self._leaders:
+            wrong.append(f"the record names another leader: {self._recorded_leader}")
         workers = self.workers.values()
         wrong += [f"{one.id} has requests" for one in workers if one.alive and one.requests]
         for name, controller in self.controllers.items():
@@ -260,6 +324,13 @@ class SimulatedCluster:
                     for each in leader.machine._store
                 ]
         return wrong
+
+    @property
+    def _recorded_leader(self) -> str | None:
+        try:
+            return decode(LeaseRecord, self.jetstream.value).controller
+        except DecodeError:
+            return None
 
     def _was_crowded(self, one: Listener) -> bool:
         """Whether others could have all places of all workers when it ended."""
@@ -328,6 +399,8 @@ class SimulatedCluster:
         for name, controller in self.controllers.items():
             if self._is_gone(name) or controller._leader is None:
                 continue
+            if unexpected := controller._metrics._without_action._values:
+                wrong.append(f"triggers without an action at {name}: {dict(unexpected)}")
             for view in controller._registry.workers:
                 if not self.workers[view.id].alive:
                     continue
@@ -361,14 +434,17 @@ class SimulatedCluster:
 
     def _note_leader(self, boot: str, term: int) -> None:
         first = self._leader_of.setdefault(term, boot)
-        if first != boot and not self.jetstream.was_lost:  # else workers take but one for it
+        if first != boot and not self.jetstream.is_replaced:  # else workers take but one for it
             self.faults.append(f"two lead in a term: {first} and {boot} in {term}")
 
     def _is_replaced(self, name: str) -> bool:
         """It stood still or was cut off, and another one leads since."""
-        if name not in self._unsure or not self.jetstream.value or self.jetstream.was_lost:
+        if name not in self._unsure or not self.jetstream.value or self.jetstream.is_replaced:
             return False
-        record = decode(LeaseRecord, self.jetstream.value)
+        try:
+            record = decode(LeaseRecord, self.jetstream.value)
+        except DecodeError:
+            return False
         return record.controller != name and record.term > self._unsure[name]
 
     # Processes.
@@ -441,14 +517,39 @@ class SimulatedCluster:
         if name in self.controllers and seconds > 1:
             self._unsure[name] = self.controllers[name]._leadership.term
 
+    async def _forge(self, step: Forge) -> None:
+        """Publish the report of a process, with that term in it."""
+        event: ControllerEvent | WorkerEvent
+        if step.name in self.workers:
+            worker = self.workers[step.name]
+            subject = subjects.worker_event(worker.id)
+            event = WorkerEvent(type="heartbeat", worker=worker.report())
+            body = json.loads(encode(event))
+            body["worker"]["term"] = step.term
+        else:
+            controller = self.controllers[step.name]
+            subject = subjects.controller_event(controller.id)
+            event = ControllerEvent(type="heartbeat", controller=controller.report())
+            body = json.loads(encode(event))
+            body["controller"] |= {"term": step.term, "leader": step.leads}
+        with contextlib.suppress(BusError):
+            self._buses[step.name].send(subject, json.dumps(body).encode())
+
+    def _forge_record(self, term: int) -> None:
+        record = {"controller": "c-9", "boot_id": "b", "term": term}
+        self.jetstream.write(json.dumps(record).encode(), self.jetstream.sequence)
+        self.jetstream.is_replaced = True
+        self._turns_unheard = True
+
     def _stop_jetstream(self, step: StopJetStream) -> None:
         match step.how:
             case "silent":
                 self.jetstream.there = False
             case "mute":
                 self.jetstream.loses_answers = True
-            case "lost" if self._leaders:  # else nobody may know the term any more
+            case "lost":
                 self.jetstream.lose()
+                self._turns_unheard = True  # at a worker that the next leader cannot claim
             case _:
                 pass
 

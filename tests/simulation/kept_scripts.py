@@ -24,6 +24,22 @@ from tests.simulation.script import (
 )
 
 KEPT: dict[str, Sequence[Step]] = {
+    "a worker that had lost its connection had the end of a turn, and its client not yet: the next "
+    "leader heard of it first, and began the next turn": (
+        Wait(5.0),
+        Pace("idle"),
+        Ask(2),
+        Wait(0.3),
+        Generate("w-2", "token"),
+        Kill("c-1"),
+        Wait(0.3),
+        Ask(3),
+        Cut("w-2", 0.1),
+        Generate("w-2", "end"),
+        Pace("at once"),
+        Say("short of memory", "w-2"),
+        Wait(2.5),
+    ),
     "a request was cancelled right after it had migrated: who asked for it again never got the "
     "tokens of the first worker": (
         Ask(3, plainly=True, same_inbox=True),

@@ -50,11 +50,19 @@ def _always(value: object) -> Make:
 
 
 def _without_comparing(right: Any) -> Any:
-    async def write(leadership: Any, *, after: int, **fields: Any) -> None:
+    async def write(leadership: Any, term: int, *, after: int, **fields: Any) -> None:
         kept = await leadership._store.read(timeout_s=1)
-        await right(leadership, after=kept.sequence, **fields)
+        await right(leadership, term, after=kept.sequence, **fields)
 
     return write
+
+
+def _believed(_: Any) -> Any:
+    def on_term(leadership: Any, term: int) -> None:
+        if leadership.leads and term > leadership.term:
+            leadership._begin(term + 1)
+
+    return on_term
 
 
 def _never(_: Any) -> Any:
@@ -140,6 +148,10 @@ PLANTS = (
           "controller.leader.election:LeaderElection._write", _without_comparing),
     Plant("controllers lead", "a leader that was overtaken leads on",
           "controller.leader.election:LeaderElection._lose", _nothing),
+    Plant("not claimed by", "workers whose leader nobody knows any more are left alone",
+          "controller.leader.election:LeaderElection._term_of_most", _always(None)),
+    Plant("not claimed by", "a term that was heard is believed",
+          "controller.leader.election:LeaderElection.on_term", _believed),
     Plant("answered twice", "the leader tells the end that the worker told",
           "controller.lifecycle.endings:EndingActions.end_finished", _ends_twice),
     Plant("counts at", "a request that ended is still counted at its worker",

@@ -19,12 +19,12 @@ class JetStream:
     Attributes:
         there: whether it answers; None where the servers have no JetStream at all.
         loses_answers: it does what it is told, and nobody hears of it.
-        was_lost: all that was kept, once.
+        is_replaced: the record was lost or forged, once.
     """
 
     def __init__(self) -> None:
         self.sequence = 0
-        self.was_lost = False
+        self.is_replaced = False
         self.value = b""
         self.there: bool | None = True
         self.loses_answers = False
@@ -32,7 +32,7 @@ class JetStream:
 
     def lose(self) -> None:
         """All that was kept, as with the disks of the servers: sequences begin anew."""
-        self.sequence, self.value, self.was_lost = 0, b"", True
+        self.sequence, self.value, self.is_replaced = 0, b"", True
 
     def write(self, value: bytes, after: int) -> int | None:
         """The new sequence; None where another one is there."""

@@ -148,6 +148,31 @@ class StopJetStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Forge:
+    """A worker or controller reports a term that there never was."""
+
+    name: str
+    term: int
+    leads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lie:
+    """From now on a worker refuses all orders and dispatches, as if another leader had claimed it
+    in that term."""
+
+    worker: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgeRecord:
+    """Somebody overwrites the leader's record."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class KillClient:
     """Who asked for a request last listens no more, without a word."""
 
@@ -157,6 +182,7 @@ class KillClient:
 Step = (
     Wait | Ask | CancelIt | SlowFrom | SlowTo | Crowd | Say | Pace | Generate | CrashEngine | Drain
     | Leave | Kill | Start | Stop | Cut | KillServer | StopJetStream | KillClient
+    | Forge | Lie | ForgeRecord
 )  # fmt: skip
 
 MOODS: tuple[Mood, ...] = (
@@ -166,10 +192,12 @@ _WAITS_S = (0.0005, 0.002, 0.06, 0.3, 0.95, 1.1, 2.5)
 _LATENCIES_S = (0.001, 0.02, 0.4, 1.2, 1.8)
 _AWAY_S = (0.1, 0.3, 1.2, 1.5, 4.0)
 _SHORTEST, _LONGEST = 4, 32
+_TERMS = (1, 2, 3, 50, 2**20, 2**30, 2**31 - 1, 2**31, 2**31 + 1, 2**62, 2**63 - 1, 2**63)
 
 
 def random_script(seed: object) -> list[Step]:
-    """Half of them have kills, stops and cuts of every role; some are about turns only."""
+    """Most have kills, stops and cuts of every role; some have lies about terms, and some are about
+    turns only."""
     draw = random.Random(str(seed))
     if random.Random(f"{seed}/turns").random() < _TURNS_SHARE:
         return _turns_script(draw)
@@ -209,6 +237,16 @@ def random_script(seed: object) -> list[Step]:
             (StopJetStream, (one(1.2, 5.0), one("silent", "silent", "mute", "lost"))),
             (KillClient, (request,)),
         ]
+    if random.Random(f"{seed}/lies").random() < _LIES_SHARE:
+        term = one(*_TERMS)
+        kinds += [
+            *[(Forge, (party, term, one(False, True)))] * 2,
+            (Lie, (worker, term)),
+            (ForgeRecord, (term,)),
+            (StopJetStream, (one(1.2, 5.0), one("lost"))),
+            (Start, (controller, one(0.0))),
+            (Leave, (controller,)),
+        ]
     steps = []
     for _ in range(draw.randint(_SHORTEST, _LONGEST)):
         kind, arguments = draw.choice(kinds)
@@ -237,4 +275,4 @@ def _turns_script(draw: random.Random) -> list[Step]:
     return steps
 
 
-_CRUEL_SHARE, _TURNS_SHARE = 0.7, 0.1
+_CRUEL_SHARE, _TURNS_SHARE, _LIES_SHARE = 0.7, 0.1, 0.3

@@ -15,7 +15,7 @@ from tests.simulation.script import Kill, Step, Stop, Wait, random_script
 from tests.tiers import long_form
 
 _CHUNK = 100
-_MOST = 1000
+_MOST = 3000
 
 
 @pytest.mark.parametrize("number", range(8))

@@ -9,6 +9,7 @@ from shared import subjects
 from shared.codec import encode
 from shared.errors import BusError
 from shared.ids import BootId, WorkerId
+from shared.messages.base import MAX_TERM
 from shared.messages.control import ControlReply
 from shared.messages.events import EventType, WorkerEvent
 from shared.messages.stream import ErrorDetails
@@ -18,9 +19,10 @@ from tests.simulation.bus import SimulatedBus
 from tests.simulation.engine import SimulatedEngine
 from tests.simulation.network import Network
 from tests.worker.sessions.stores import new_store
-from worker.agent.leader_fence import LeaderFence
+from worker.agent.leader_fence import LeaderFence, StaleTerm
 from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, AgentMessageHandler
 from worker.requests.active_request import ActiveRequest
+from worker.requests.isolation import FailureIsolation
 from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.scheduler import RequestScheduler
 from worker.streams.ownership import find_reassigned
@@ -31,6 +33,22 @@ Mood = Literal["willing", "short of memory", "without its model", "without an en
 
 _TICK_S = 0.25
 _DRAIN_S = 0.5
+
+
+class LyingFence(LeaderFence):
+    """
+    Attributes:
+        lie: the term in which the worker says that it was claimed; None for the truth.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lie: int | None = None
+
+    def check(self, term: int | None) -> None:
+        if term is not None and self.lie is not None and self.lie <= MAX_TERM:
+            raise StaleTerm("another one leads", self.lie)
+        super().check(term)
 
 
 class SimulatedWorker:
@@ -49,6 +67,7 @@ class SimulatedWorker:
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
         self._lease = PublishLease(self._interval_s * failover.missed_heartbeats)
+        isolation = FailureIsolation()
         self._publisher = StreamPublisher(
             self.bus,
             self.id,
@@ -56,19 +75,20 @@ class SimulatedWorker:
             self._lease,
             check_streams=self._drop_lost_streams,
             on_missed=lambda inbox: self.scheduler.on_missed(inbox),
+            isolation=isolation,
         )
         self.engine = SimulatedEngine(self.bus.process.context)
         store = new_store()
         kept = LocalPrefixIndex(self.id, self.boot_id, store)
         self.scheduler = RequestScheduler(
-            self.id, settings, [self.engine], self._publisher.put, store, kept
+            self.id, settings, [self.engine], self._publisher.put, store, kept, isolation
         )
         self.engine.tell(self.scheduler)
         for model in self.scheduler.models.catalogue:
             model.state, model.used_at = "warm", 0.0
             model.placed.add(self.engine.index)
             model.engines.add(self.engine.index)
-        self.claim = LeaderFence()
+        self.claim = LyingFence()
         self._request_handler = AgentMessageHandler(
             self.bus,
             self.id,
@@ -167,10 +187,10 @@ class SimulatedWorker:
         self._announced = True
 
     async def _say(self, kind: EventType) -> None:
-        event = WorkerEvent(type=kind, worker=self._report())
+        event = WorkerEvent(type=kind, worker=self.report())
         await self.bus.publish(subjects.worker_event(self.id), encode(event))
 
-    def _report(self) -> WorkerReport:
+    def report(self) -> WorkerReport:
         worker = self._settings.worker
         return WorkerReport(
             id=self.id,

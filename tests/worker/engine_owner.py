@@ -19,6 +19,7 @@ from shared.settings.worker import (
     WorkerSettings,
 )
 from tests.worker.engine.samplings import GREEDY
+from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.link.facts import (
     EngineStarted,
@@ -49,6 +50,7 @@ class EngineOwner:
     ) -> None:
         self.facts: list[Fact] = []
         self.losses: list[str] = []
+        self.ends: list[UnexpectedEngineExit] = []
         self.changes = ChangeNotifier()
         self.reading = asyncio.Event()
         self.reading.set()
@@ -68,6 +70,7 @@ class EngineOwner:
             retry_after_failure_s=retry_after_failure_s,
             on_fact=self._on_fact,
             on_lost=self._on_lost,
+            explain=self._explain,
         )
 
     async def wait(self, condition: Callable[[], bool]) -> None:
@@ -91,6 +94,10 @@ class EngineOwner:
             SubmitSequence(sequence, TINY, None, None, token_ids, max_tokens, [], [], GREEDY)
         )
 
+    def chat(self, sequence: int, content: str) -> None:
+        turns = [{"role": "user", "content": content}]
+        self.process.send(SubmitSequence(sequence, TINY, turns, None, None, 8, [], [], GREEDY))
+
     async def generate(self, sequence: int) -> list[int]:
         """The tokens of a short answer."""
         before = len(self.outputs(sequence))
@@ -106,6 +113,10 @@ class EngineOwner:
         self.facts.append(fact)
         self.changes.notify()
         await self.reading.wait()
+
+    def _explain(self, _: EngineProcess, end: UnexpectedEngineExit) -> bool:
+        self.ends.append(end)
+        return False
 
     async def _on_lost(self, _: EngineProcess, reason: str) -> None:
         self.losses.append(reason)

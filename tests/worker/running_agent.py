@@ -17,7 +17,7 @@ from shared import subjects
 from shared.bus import Bus, IncomingMessage
 from shared.change_notifier import ChangeNotifier
 from shared.codec import decode, encode
-from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
+from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.logs import BusLogHandler
 from shared.messages.control import CancelRequest, ClaimWorker, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply
@@ -49,6 +49,10 @@ _names = itertools.cycle(NAMES["worker"])
 """Few enough that a server can know all of them."""
 
 
+def _request_events(owner: ControllerId) -> str:
+    return f"mlx.event.request.{owner}"
+
+
 class Wire:
     """Everything that passes over NATS, in one order, as one connection gets it."""
 
@@ -76,13 +80,16 @@ class Wire:
         return self._by_subject[subject]
 
     def events(self, owner: ControllerId = OWNER) -> list[RequestEvent]:
-        bodies, payloads = self._bodies[owner], self.on(subjects.request_event(owner))
+        bodies, payloads = self._bodies[owner], self.on(_request_events(owner))
         bodies += [decode(RequestEvents, payload) for payload in payloads[len(bodies) :]]
         return [event for body in bodies for event in body.events]
 
     async def _record(self, message: IncomingMessage) -> None:
         self.log.append(message)
-        self._by_subject[message.subject].append(message.payload)
+        subject = message.subject
+        if subject.startswith("mlx.event.request."):  # whichever worker it is of
+            subject = subject.rpartition(".")[0]
+        self._by_subject[subject].append(message.payload)
         self._changes.notify()
 
 
@@ -180,7 +187,11 @@ class RunningAgent:
 
     async def claim(self, leader: ControllerId = OWNER, *, term: int | None = None) -> ControlReply:
         """Lead from now on: in the next term, unless told otherwise."""
-        order = ClaimWorker(term=self.term + 1 if term is None else term, controller=leader)
+        order = ClaimWorker(
+            term=self.term + 1 if term is None else term,
+            controller=leader,
+            boot_id=BootId(f"boot-of-{leader}"),
+        )
         reply = await self.control("claim", order)
         if reply.claimed is not None:
             self.term, self.leader = reply.claimed.term, leader

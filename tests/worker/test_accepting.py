@@ -2,10 +2,10 @@
 
 import pytest
 
-from shared.messages.dispatch import Continuation, Dispatch, DispatchBatch
+from shared.messages.dispatch import Continuation
 from shared.messages.stream import StatusMessage
 from tests.worker.listener import Listener
-from tests.worker.running_agent import OWNER, RunningAgent
+from tests.worker.running_agent import RunningAgent
 from tests.worker.streaming import streaming
 
 pytestmark = pytest.mark.anyio
@@ -92,17 +92,3 @@ async def test_of_a_stream_that_has_ended_it_is_not_said_again(slow: RunningAgen
         await late.ask(slow.id, request_id=stream.id)
         await late.ended()
         assert late.statuses == []
-
-
-# A controller of a release without terms says it itself.
-
-
-async def test_what_comes_without_a_term_is_accepted_without_a_word(
-    unclaimed: RunningAgent,
-) -> None:
-    dispatch: Dispatch = unclaimed.dispatch()
-    reply = await unclaimed.send_batch(DispatchBatch(owner=OWNER, dispatches=[dispatch]))
-    assert reply.results[0].refusal is None
-    stream = unclaimed.stream(dispatch)
-    await stream.done()
-    assert "accepted" not in stream.statuses

@@ -27,9 +27,15 @@ class Claimed:
         self.scheduler = self.worker.scheduler
 
     def claim(
-        self, leader: ControllerId = HEIR, *, ended_within_ms: int | None = None
+        self,
+        leader: ControllerId = HEIR,
+        *,
+        ended_within_ms: int | None = None,
+        max_bytes: int = NO_LIMIT,
     ) -> list[ClaimedRequest]:
-        return claim_requests(self.scheduler.requests(), leader, ended_within_ms)
+        return claim_requests(
+            self.scheduler.requests(), leader, ended_within_ms, max_bytes, self.scheduler.isolation
+        )
 
     def states(self, *, ended_within_ms: int | None = None) -> dict[str, str]:
         told = self.claim(ended_within_ms=ended_within_ms)
@@ -42,7 +48,9 @@ class Claimed:
             AttemptRef(client=CLIENT, request_id=dispatched(request_id).request_id, attempt=attempt)
             for request_id in request_ids
         ]
-        return request_contents(self.scheduler.requests(), refs, max_bytes)
+        return request_contents(
+            self.scheduler.requests(), refs, max_bytes, self.scheduler.isolation
+        )
 
     def cancel(self, request_id: str, attempt: int) -> bool:
         """As who got it back says that it did."""
@@ -90,8 +98,8 @@ def test_what_is_told_later_goes_to_the_leader_that_claimed_it_last(claimed: Cla
     claimed.worker.outgoing.clear()
     claimed.worker.generate("r", 1)
     (told,) = [told for outgoing in claimed.worker.outgoing for told in outgoing.events]
-    to, event = told
-    assert to == HEIR and isinstance(event, TokensEmitted) and event.index == 1
+    request, event = told
+    assert request.owner == HEIR and isinstance(event, TokensEmitted) and event.index == 1
 
 
 def test_with_earlier_messages_before_its_own_its_fingerprint_is_that_of_the_clients_body(
@@ -174,6 +182,34 @@ def test_a_leader_that_claims_again_is_told_what_has_ended_since(
     assert claimed.states(ended_within_ms=4000) == {}
     assert claimed.states() == {"early": "finished", "late": "finished", "later": "finished"}
     assert claimed.contents("early", "late", "later") == [], "their clients have all of it"
+
+
+def test_what_has_ended_here_runs_until_its_client_is_told(claimed: Claimed) -> None:
+    """Else the next turn of its session would begin before."""
+    claimed.worker.accept("r")
+    claimed.worker.finish("r", published=False)
+    assert claimed.states() == {"r": "running"}
+    (contents,) = claimed.contents("r")
+    assert contents.resume == Continuation(
+        token_ids={0: [7]}, finish_reasons={0: "stop"},
+        first_token_ms=contents.resume and contents.resume.first_token_ms, cached_tokens=0,
+    )  # fmt: skip
+    (ended,) = claimed.scheduler.requests().ended
+    ended.end_published = True
+    assert claimed.states() == {"r": "finished"} and claimed.contents("r") == []
+
+
+def test_of_those_that_ended_as_many_are_told_as_fit_the_last_ones(claimed: Claimed) -> None:
+    for number in range(20):
+        claimed.worker.accept(f"ended-{number}")
+        claimed.worker.generate(f"ended-{number}", 0)
+        claimed.worker.finish(f"ended-{number}")
+    claimed.worker.accept("runs")
+    one = len(encode(claimed.claim()[0]))
+    told = [each.request_id for each in claimed.claim(max_bytes=6 * one)]
+    assert told[0] == "runs" and 3 < len(told) < 8
+    assert told[1:] == [f"ended-{number}" for number in range(19, 20 - len(told), -1)]
+    assert [each.request_id for each in claimed.claim(max_bytes=1)] == ["runs"]
 
 
 def test_what_went_back_and_what_ended_is_forgotten_after_half_a_minute(

@@ -211,21 +211,3 @@ async def test_orders_of_operators_have_no_term_and_are_taken(agent: RunningAgen
     assert (await agent.control("models", ListModels())).ok
     assert (await agent.cancel(stream)).ok
     await stream.done()
-
-
-async def test_a_controller_of_a_release_without_terms_is_served_until_a_leader_claims_it(
-    unclaimed: RunningAgent,
-) -> None:
-    old = DispatchBatch(owner=OWNER, dispatches=[unclaimed.dispatch(max_tokens=900)])
-    (result,) = (await unclaimed.send_batch(old)).results
-    assert result.refusal is None
-    stream = unclaimed.stream(old.dispatches[0])
-    await stream.started()
-    claimed = told_of(await unclaimed.claim(HEIR), stream)
-    assert claimed is not None and claimed.state == "running"
-    another = DispatchBatch(owner=OWNER, dispatches=[unclaimed.dispatch()])
-    (result,) = (await unclaimed.send_batch(another)).results
-    assert result.refusal is not None and result.refusal.code == "stale_term"
-    await unclaimed.cancel(stream)
-    await stream.done()
-    assert isinstance(stream.events(HEIR)[-1], RequestCompleted)

@@ -18,9 +18,11 @@ from worker.engine_process.exit import UnexpectedEngineExit
 from worker.link.activity import EngineActivity, Phase
 from worker.link.facts import PrefillStarted, SequenceOutput, StepCompleted
 from worker.models.worker_models import WorkerModel
+from worker.requests.isolation import FailureIsolation
 from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.scheduler import RequestScheduler
-from worker.streams.publisher import OutgoingBatch
+from worker.streams.outgoing import OutgoingBatch
+from worker.streams.replay import Replay
 
 _CRASH = ErrorDetails.of("engine_crashed", "the engine ended")
 
@@ -46,12 +48,16 @@ class Scheduled:
         store = new_store()
         kept = LocalPrefixIndex(MAC, BootId("b"), store)
         self.scheduler = RequestScheduler(
-            MAC, settings, self.engines, self.outgoing.append, store, kept
+            MAC, settings, self.engines, self._put, store, kept, FailureIsolation()
         )
         model = self.scheduler.models.catalogue[TINY]
         model.state, model.folder = "warm", folder
         model.placed.add(self.engine.index)
         model.engines.add(self.engine.index)
+
+    def _put(self, outgoing: OutgoingBatch | Replay) -> None:
+        if isinstance(outgoing, OutgoingBatch):
+            self.outgoing.append(outgoing)
 
     def accept(self, *request_ids: str, **fields: object) -> None:
         """Take them; the engine starts their prefill as far as it has room."""
@@ -67,11 +73,13 @@ class Scheduled:
         output = SequenceOutput(sequence, index, [token_id], "x")
         self.scheduler.on_fact(self.engine, StepCompleted([output]))
 
-    def finish(self, request_id: str) -> None:
-        """Its only token, and its end."""
+    def finish(self, request_id: str, *, published: bool = True) -> None:
+        """Its only token, and its end, which its client is told or is about to be told."""
         (sequence,) = self._sequences(request_id)
         output = SequenceOutput(sequence, 0, [7], "x", "stop")
         self.scheduler.on_fact(self.engine, StepCompleted([output]))
+        for message in self.outgoing[-1].client_messages:
+            message.request.end_published = published
 
     def die(self, *, for_good: bool = False) -> None:
         self.engine.state = "failed" if for_good else "restarting"

@@ -17,13 +17,14 @@ def dispatched(
     request_id: str = "r",
     *inboxes: str,
     attempt: int = 0,
+    client: ClientName = CLIENT,
     goes_on: Continuation | None = None,
     **fields: Any,
 ) -> Dispatch:
     """A dispatch; `fields` are those of the request, `goes_on` is its own `resume`."""
     return Dispatch(
         request_id=RequestId(request_id),
-        client=CLIENT,
+        client=client,
         skill=SkillName("chat"),
         model=TINY,
         attempt=attempt,

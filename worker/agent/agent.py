@@ -41,6 +41,7 @@ from worker.models.pre_warming import PreWarming
 from worker.models.predictive_warming import PredictiveWarming
 from worker.peer_files.sharing import PeerFileSharing
 from worker.requests.active_request import ActiveRequest
+from worker.requests.isolation import FailureIsolation
 from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.scheduler import RequestScheduler
 from worker.sessions.files import SessionFiles
@@ -80,6 +81,7 @@ class WorkerAgent:
         failover = settings.controller.failover
         interval_s = failover.heartbeat_interval_ms / 1000
         self._lease = PublishLease(interval_s * failover.missed_heartbeats)
+        self._isolation = FailureIsolation()
         self._publisher = StreamPublisher(
             bus,
             worker_id,
@@ -87,6 +89,7 @@ class WorkerAgent:
             self._lease,
             check_streams=self._drop_reassigned,
             on_missed=lambda inbox: self._scheduler.on_missed(inbox),
+            isolation=self._isolation,
             tracer=tracer,
         )
         self._engines: list[EngineProcess] = []
@@ -104,6 +107,7 @@ class WorkerAgent:
             self._publisher.put,
             self._sessions,
             cached_prefixes,
+            self._isolation,
             tracer,
         )
         self._announcer = Announcer(
@@ -111,6 +115,7 @@ class WorkerAgent:
             worker_id,
             self._lease,
             cached_prefixes,
+            self._isolation,
             interval_s=interval_s,
             report=self.report,
         )
@@ -141,6 +146,7 @@ class WorkerAgent:
             drain=self._on_drain,
             configure=self._on_configure,
         )
+        self.refused = self._request_handler.refused
         self._reconfiguration = (
             ConfigSwitcher(settings, configuration, self._apply, self._on_drain)
             if configuration is not None
@@ -242,10 +248,7 @@ class WorkerAgent:
                 endpoints=(Endpoint("health", health, self.id, self._health),),
             )
         )
-        logger.info(
-            "worker %s starts with %d engine(s)", self.id, len(self._engines),
-            extra={"worker": self.id},
-        )  # fmt: skip
+        logger.info("worker %s starts", self.id, extra={"worker": self.id})
 
     async def _warm_up(self) -> None:
         await self._pre_warming.run(
@@ -294,13 +297,15 @@ class WorkerAgent:
             raise RequestError("the settings of this worker cannot be changed", code="settings")
         if not order.dry_run:
             effect = self._reconfiguration.switch(order)
-            return ControlReply(worker=self.id, ok=True, effect=effect)
+            return ControlReply(worker=self.id, boot_id=self.boot_id, ok=True, effect=effect)
         effect, differences = self._reconfiguration.preview(order)
         changes = [
             SettingChange(key=each.key, before=each.before, after=each.after)
             for each in differences
         ]
-        return ControlReply(worker=self.id, ok=True, effect=effect, changes=changes)
+        return ControlReply(
+            worker=self.id, boot_id=self.boot_id, ok=True, effect=effect, changes=changes
+        )
 
     def _apply(self, settings: ClusterSettings) -> None:
         """Apply those of the settings that need no restart."""
@@ -349,19 +354,21 @@ class WorkerAgent:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self._scheduler.tick()
-            self._sessions.tick()
+            with self._isolation.of(None, "the scheduler's tick"):
+                self._scheduler.tick()
+            with self._isolation.of(None, "the sessions' tick"):
+                self._sessions.tick()
 
     async def _guard_memory(self) -> None:
         while True:
             await asyncio.sleep(self._settings.worker.resource_limits.check_interval_ms / 1000)
-            self._scheduler.relieve_memory()
+            with self._isolation.of(None, "the memory guard"):
+                self._scheduler.relieve_memory()
 
     # Engines.
 
     async def _on_fact(self, engine: EngineProcess, fact: Fact) -> None:
         if isinstance(fact, EngineStarted):
-            self._scheduler.models.loader.on_engine_started(engine)
             logger.info("engine %d runs on %s", engine.index, fact.device)
             if self._state == "unhealthy":
                 logger.info("worker %s has a running engine again and accepts requests", self.id)
@@ -372,7 +379,8 @@ class WorkerAgent:
 
     async def _on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
         message = f"the engine process of {self.id} ended ({reason})"
-        self._scheduler.on_engine_lost(engine, ErrorDetails.of("engine_crashed", message))
+        with self._isolation.of(None, "the loss of an engine"):
+            self._scheduler.on_engine_lost(engine, ErrorDetails.of("engine_crashed", message))
         self._scheduler.changes.notify()
         shutting_down = self._state in ("draining", "stopped")
         if not shutting_down and all(other.state == "failed" for other in self._engines):

@@ -12,6 +12,7 @@ from shared.errors import BusError
 from shared.ids import WorkerId
 from shared.messages.events import EventType, KeptPrefixes, WorkerEvent
 from shared.messages.worker_report import WorkerReport
+from worker.requests.isolation import FailureIsolation
 from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.streams.publish_lease import PublishLease
 
@@ -37,6 +38,7 @@ class Announcer:
         worker: WorkerId,
         lease: PublishLease,
         cached_prefixes: LocalPrefixIndex,
+        isolation: FailureIsolation,
         *,
         interval_s: float,
         report: Callable[[], WorkerReport],
@@ -45,6 +47,7 @@ class Announcer:
         self._worker = worker
         self._lease = lease
         self._cached_prefixes = cached_prefixes
+        self._isolation = isolation
         self._interval_s = interval_s
         self._report = report
         self.announced = False
@@ -59,17 +62,18 @@ class Announcer:
         while True:
             await asyncio.sleep(self._interval_s)
             sent_at, connection = self._lease.now(), self._bus.connections
-            if self.announced:
-                await self.publish_event("heartbeat")
-            with contextlib.suppress(BusError):
+            with self._isolation.of(None, "a heartbeat"), contextlib.suppress(BusError):
+                if self.announced:
+                    await self.publish_event("heartbeat")
                 await self._bus.flush(timeout_s=self._interval_s)
                 self._lease.renew(sent_at, connection)
 
     async def report_cached_prefixes(self) -> None:
         """Publish changes of the cached prefixes until cancelled."""
         while True:
-            if (changes := self._cached_prefixes.changes()) is not None:
-                await self._publish(subjects.prefix_event(self._worker), changes)
+            with self._isolation.of(None, "the report of cached prefixes"):
+                if (changes := self._cached_prefixes.changes()) is not None:
+                    await self._publish(subjects.prefix_event(self._worker), changes)
             await asyncio.sleep(_CACHED_PREFIXES_INTERVAL_S)
 
     async def publish_event(self, kind: EventType) -> None:

@@ -14,20 +14,24 @@ from prometheus_client.registry import Collector
 from shared.messages.engine_status import EngineStatus
 from shared.messages.model_status import ModelState, ModelStatus
 from shared.messages.worker_report import MemoryPressure, WorkerReport, WorkerState
+from shared.refused_messages import RefusedMessages
 
 _Row = tuple[tuple[str, ...], float]
 
 
-def worker_registry(report: Callable[[], WorkerReport]) -> CollectorRegistry:
+def worker_registry(
+    report: Callable[[], WorkerReport], refused: RefusedMessages
+) -> CollectorRegistry:
     """Return a registry with the metrics of a worker."""
     registry = CollectorRegistry()
-    registry.register(_WorkerCollector(report))
+    registry.register(_WorkerCollector(report, refused))
     return registry
 
 
 class _WorkerCollector(Collector):
-    def __init__(self, report: Callable[[], WorkerReport]) -> None:
+    def __init__(self, report: Callable[[], WorkerReport], refused: RefusedMessages) -> None:
         self._report = report
+        self._refused = refused
 
     def describe(self) -> Iterable[Metric]:
         """Name the metrics without a report, which there is only once the worker runs."""
@@ -42,6 +46,11 @@ class _WorkerCollector(Collector):
         yield from _of_engines(report.engines)
         yield from _of_batches(report.engines)
         yield from _of_kv_memory(report.engines)
+        yield _counter(
+            "refused_messages", "Messages that could not be read, or that their sender may not "
+            "send.",
+            [((kind,), count) for kind, count in self._refused.counts.items()], ("kind",),
+        )  # fmt: skip
 
 
 def _family(
@@ -91,6 +100,10 @@ def _of_worker(report: WorkerReport) -> Iterable[Metric]:
         [(("completed",), report.completed_requests), (("rejected",), report.rejected_requests),
          (("failed",), report.failed_requests)],
         ("outcome",),
+    )  # fmt: skip
+    yield _counter(
+        "unexpected_errors", "Exceptions that ended one request, or nothing; the log has each.",
+        [((), report.unexpected_errors)],
     )  # fmt: skip
     yield _counter("tokens", "Tokens generated.", [((), report.generated_tokens)])
     yield _gauge("cpu_cores", "Cores that its processes keep busy.", [((), report.cpu_cores)])

@@ -75,6 +75,7 @@ def build_report(
         differing_requests=scheduler.results.differing,
         rejected_requests=scheduler.termination.rejected,
         failed_requests=scheduler.termination.failed,
+        unexpected_errors=scheduler.isolation.failures,
         term=term,
         config_version=reconfiguration.version if reconfiguration is not None else 0,
         config_problem=reconfiguration.problem if reconfiguration is not None else None,

@@ -1,17 +1,13 @@
 """Handles the messages to this worker: dispatches, resend requests, control orders, probes."""
 
-import contextlib
-import logging
 from collections.abc import Callable
-from typing import Annotated
-
-from pydantic import Field
+from typing import Any
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
-from shared.codec import WireMessage, WireMessagePart, decode, encode
-from shared.errors import ClusterError, DecodeError, RequestError
-from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.codec import decode, encode
+from shared.errors import DecodeError, InvalidSubject, OtherProtocol, RequestError
+from shared.ids import BootId, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.control import (
     CONTROL_ORDERS,
     AttachInbox,
@@ -38,43 +34,22 @@ from shared.messages.control import (
     TellSession,
     UnloadModel,
 )
-from shared.messages.dispatch import (
-    Dispatch,
-    DispatchBatch,
-    DispatchRejection,
-    DispatchReply,
-    DispatchResult,
-)
+from shared.messages.dispatch import Dispatch, DispatchRejection, DispatchReply, DispatchResult
+from shared.messages.json_bounds import decode_query
+from shared.messages.sender import check_protocol
 from shared.messages.worker_report import WorkerState
-from shared.version import VERSION
-from worker.agent.leader_fence import LeaderFence
+from shared.refused_messages import RefusedMessages
+from worker.agent.dispatch_decoding import ReadBatch, read_batch
+from worker.agent.leader_fence import LeaderFence, StaleTerm
 from worker.requests.activity import request_activity
 from worker.requests.takeover import claim_requests, request_contents
 from worker.scheduling.scheduler import RequestScheduler
-
-logger = logging.getLogger(__name__)
 
 _RETRY_WHILE_ASLEEP_MS = 1000
 
 DISPATCHES_PER_MESSAGE = 64
 """Maximum number of dispatches per message: few enough that the reply arrives well before the
 controller's timeout."""
-
-
-class _UnreadableDispatch(WireMessagePart):
-    """The fields of an undecodable dispatch (of another release) that its rejection needs."""
-
-    request_id: RequestId
-    client: ClientName
-    attempt: int
-
-
-class _PartialBatch(WireMessage):
-    """A `DispatchBatch` of which some dispatches cannot be decoded."""
-
-    owner: ControllerId
-    term: int | None = None
-    dispatches: list[Annotated[Dispatch | _UnreadableDispatch, Field(union_mode="left_to_right")]]
 
 
 class AgentMessageHandler:
@@ -86,6 +61,9 @@ class AgentMessageHandler:
         asleep: whether the machine is about to sleep, or sleeps.
         drain: drains the worker.
         configure: switches to other settings; raises ClusterError if they are invalid.
+
+    Attributes:
+        refused: messages that were dropped.
     """
 
     def __init__(
@@ -102,6 +80,7 @@ class AgentMessageHandler:
         drain: Callable[[DrainWorker], None],
         configure: Callable[[ConfigureWorker], ControlReply],
     ) -> None:
+        self.refused = RefusedMessages()
         self._bus = bus
         self._id = worker
         self._boot_id = boot_id
@@ -125,42 +104,52 @@ class AgentMessageHandler:
             await self._bus.publish(message.reply, b"")
 
     async def _on_dispatch(self, message: IncomingMessage) -> None:
-        if (batch := _decode_batch(message.payload)) is None:
+        results, refusal = [], None
+        try:
+            batch = read_batch(message.payload)
+        except OtherProtocol as error:
+            self.refused.add(error, message.subject)
             return
-        results = [
-            self._result(dispatch, batch)
-            if isinstance(dispatch, Dispatch)
-            else self._unreadable(dispatch)
-            for dispatch in batch.dispatches
-        ]
+        except DecodeError as error:
+            self.refused.add(error, message.subject)
+            refusal = DispatchRejection(code="invalid_request", message=error.message)
+        else:
+            results = [
+                self._result(each, batch) if isinstance(each, Dispatch) else each
+                for each in batch.dispatches
+            ]
         if message.reply:
-            reply = DispatchReply(worker=self._id, boot_id=self._boot_id, results=results)
+            reply = DispatchReply(
+                worker=self._id, boot_id=self._boot_id, results=results, refusal=refusal
+            )
             await self._bus.publish(message.reply, encode(reply))
 
-    def _unreadable(self, dispatch: _UnreadableDispatch) -> DispatchResult:
-        message = f"worker {self._id}, of version {VERSION}, cannot decode this request"
+    def _result(self, dispatch: Dispatch, batch: ReadBatch) -> DispatchResult:
+        try:
+            refusal = self._accept(dispatch, batch.owner, batch.term)
+        except Exception as error:  # of this request alone
+            details = self._scheduler.isolation.record(error, "the acceptance")
+            refusal = DispatchRejection(
+                code=details.code, message=f"worker {self._id}: {details.message}"
+            )
         return DispatchResult(
             request_id=dispatch.request_id,
             client=dispatch.client,
             attempt=dispatch.attempt,
-            refusal=DispatchRejection(code="invalid_request", message=message),
-        )
-
-    def _result(self, dispatch: Dispatch, batch: DispatchBatch | _PartialBatch) -> DispatchResult:
-        return DispatchResult(
-            request_id=dispatch.request_id,
-            client=dispatch.client,
-            attempt=dispatch.attempt,
-            refusal=self._accept(dispatch, batch.owner, batch.term),
+            refusal=refusal,
         )
 
     def _accept(
-        self, dispatch: Dispatch, owner: ControllerId, term: int | None
+        self, dispatch: Dispatch, owner: ControllerId, term: int
     ) -> DispatchRejection | None:
         try:
             self._fence.check_work(term, owner)
         except RequestError as error:
-            return DispatchRejection(code=error.code, message=f"worker {self._id}: {error.message}")
+            return DispatchRejection(
+                code=error.code,
+                message=f"worker {self._id}: {error.message}",
+                term=error.term if isinstance(error, StaleTerm) else None,
+            )
         state = self._state()
         if state in ("draining", "stopped"):
             return DispatchRejection(code="draining", message=f"worker {self._id} is shutting down")
@@ -172,15 +161,19 @@ class AgentMessageHandler:
         if state == "unhealthy":
             message = f"worker {self._id} has no running engine"
             return DispatchRejection(code="engine_crashed", message=message)
-        return self._scheduler.accept(dispatch, owner, sends_accepted=term is not None)
+        return self._scheduler.accept(dispatch, owner)
 
     async def _on_resend(self, message: IncomingMessage) -> None:
         """Resend a part of a stream to the inbox that a client gave as the reply subject."""
-        client = subjects.parse_resend(message.subject)
+        try:
+            client = subjects.parse_resend(message.subject)
+        except InvalidSubject as error:
+            self.refused.add(error, message.subject)
+            return
         if not subjects.is_inbox(message.reply, client, strict=self._strict):
             return
         try:
-            query = decode(ResendQuery, message.payload)
+            query = decode_query(ResendQuery, message.payload)
         except DecodeError as error:
             unknown = RequestId("")
             invalid = ResendState(request_id=unknown, state="unknown", message=error.message)
@@ -196,18 +189,29 @@ class AgentMessageHandler:
             self._scheduler.resend(request, message.reply, query.choice, query.from_index)
 
     async def _on_control(self, message: IncomingMessage) -> None:
-        verb = subjects.parse_worker_control(message.subject)
+        try:
+            verb = subjects.parse_worker_control(message.subject)
+        except InvalidSubject as error:
+            self.refused.add(error, message.subject)
+            return
         try:
             order = decode(CONTROL_ORDERS[verb], message.payload)
-            if isinstance(order, FencedOrder):
+            if isinstance(order, FencedOrder) and order.term is not None:
+                check_protocol(order.protocol, message.payload)
                 self._fence.check(order.term)
             reply = self._carry_out(order)
+        except OtherProtocol as error:
+            self.refused.add(error, message.subject)
+            return
         except KeyError:
             reply = self._refuse("invalid_request", f"no control verb {verb!r}")
         except DecodeError as error:
             reply = self._refuse("invalid_request", error.message)
-        except ClusterError as error:
-            reply = self._refuse(error.code, error.message)
+        except Exception as error:
+            details = self._scheduler.isolation.record(error, f"the order {verb}")
+            reply = self._refuse(details.code, details.message)
+            if isinstance(error, StaleTerm):
+                reply = reply.model_copy(update={"term": error.term})
         if message.reply:
             payload = encode(reply)
             if len(payload) > self._bus.max_payload:
@@ -218,7 +222,7 @@ class AgentMessageHandler:
     def _carry_out(self, order: ControlOrder) -> ControlReply:
         match order:
             case CancelRequest():
-                return ControlReply(worker=self._id, ok=self._cancel(order))
+                return self._reply(ok=self._cancel(order))
             case AttachInbox():
                 return self._attach(order)
             case LoadModel():
@@ -232,12 +236,12 @@ class AgentMessageHandler:
                 return self._model_statuses(order.model)
             case ListRequests():
                 present = request_activity(self._scheduler.requests(), order.client)
-                return ControlReply(worker=self._id, ok=True, requests=present[: order.limit])
+                return self._reply(requests=present[: order.limit])
             case ListModels():
                 return self._model_statuses(order.model)
             case DrainWorker():
                 self._drain(order)
-                return ControlReply(worker=self._id, ok=True)
+                return self._reply()
             case ConfigureWorker():
                 if self._state() in ("draining", "stopped"):
                     return self._refuse("draining", f"worker {self._id} is shutting down")
@@ -246,24 +250,26 @@ class AgentMessageHandler:
                 return self._accept_claim(order)
             case TellContents():
                 limit = self._bus.max_payload // 4
-                contents = request_contents(self._scheduler.requests(), order.requests, limit)
-                return ControlReply(worker=self._id, ok=True, contents=contents)
+                contents = request_contents(
+                    self._scheduler.requests(), order.requests, limit, self._scheduler.isolation
+                )
+                return self._reply(contents=contents)
             case ListSessions():
                 sessions = self._scheduler.sessions.listing(order.client)[: order.limit]
-                return ControlReply(worker=self._id, ok=True, sessions=sessions)
+                return self._reply(sessions=sessions)
             case TellSession():
                 messages = self._scheduler.sessions.messages((order.client, order.session_id))
-                return ControlReply(worker=self._id, ok=messages is not None, said=messages)
+                return self._reply(ok=messages is not None, said=messages)
             case TellKept():
                 snapshot = self._scheduler.cached_prefixes.snapshot()
-                return ControlReply(worker=self._id, ok=True, kept=snapshot)
+                return self._reply(kept=snapshot)
             case ForgetSession():
                 self._scheduler.sessions.forget((order.client, order.session_id), drop=order.drop)
-                return ControlReply(worker=self._id, ok=True)
+                return self._reply()
             case PinSession():
                 session = order.client, order.session_id
                 status = self._scheduler.sessions.pin(session, pinned=order.pinned)
-                return ControlReply(worker=self._id, ok=True, sessions=[status])
+                return self._reply(sessions=[status])
 
     def _cancel(self, order: CancelRequest) -> bool:
         key = order.client, order.request_id
@@ -275,18 +281,24 @@ class AgentMessageHandler:
             message = f"no request {order.request_id!r} on this worker"
             return self._refuse("unknown_request", message)
         self._scheduler.attach(request, order.inbox)
-        return ControlReply(worker=self._id, ok=True)
+        return self._reply()
 
     def _accept_claim(self, order: ClaimWorker) -> ControlReply:
-        self._fence.accept(order.term or 0, order.controller)
+        self._fence.accept(order.term, order.controller, order.boot_id)
         requests = self._scheduler.requests()
         claimed = ClaimReport(
             term=self._fence.term,
-            requests=claim_requests(requests, order.controller, order.ended_within_ms),
+            requests=claim_requests(
+                requests,
+                order.controller,
+                order.ended_within_ms,
+                self._bus.max_payload // 2,
+                self._scheduler.isolation,
+            ),
             # A controller that misses these changes notices the gap, and asks for a snapshot.
             kept=self._scheduler.cached_prefixes.changes(),
         )
-        return ControlReply(worker=self._id, boot_id=self._boot_id, ok=True, claimed=claimed)
+        return self._reply(claimed=claimed)
 
     def _model_statuses(self, model: ModelId | None) -> ControlReply:
         """Return the state of one model, or of all if None.
@@ -298,19 +310,10 @@ class AgentMessageHandler:
             self._scheduler.models.check_known(model)
         statuses = self._scheduler.model_statuses()
         models = [status for status in statuses if model in (None, status.id)]
-        return ControlReply(worker=self._id, ok=True, models=models)
+        return self._reply(models=models)
 
     def _refuse(self, code: str, message: str) -> ControlReply:
-        return ControlReply(worker=self._id, ok=False, code=code, message=message)
+        return self._reply(ok=False, code=code, message=message)
 
-
-def _decode_batch(payload: bytes) -> DispatchBatch | _PartialBatch | None:
-    """Decode a batch of dispatches. An undecodable dispatch does not affect the others; returns
-    None if the batch as a whole cannot be decoded."""
-    try:
-        return decode(DispatchBatch, payload)
-    except DecodeError as error:
-        logger.error("a dispatch could not be decoded: %s", error.message)
-    with contextlib.suppress(DecodeError):
-        return decode(_PartialBatch, payload)
-    return None
+    def _reply(self, *, ok: bool = True, **fields: Any) -> ControlReply:
+        return ControlReply(worker=self._id, boot_id=self._boot_id, ok=ok, **fields)

@@ -87,6 +87,7 @@ def main() -> None:
             settings, arguments.kv_folder, memory_limit_bytes(), engines=arguments.engines
         ),
         activity=EngineActivityRecord.open(arguments.activity_fd),
+        preparation_limit_s=settings.engines.preparation_timeout_ms / 1000,
     )
     retain_freed_memory()
     raise_wired_limit()

@@ -18,7 +18,7 @@ from worker.link.frames import (
     EXIT_AGENT_GONE,
     HEADER,
     decode_body,
-    encode_frame,
+    encode_fact,
     frame_length,
 )
 from worker.link.orders import Order
@@ -46,7 +46,7 @@ class AgentConnection:
         """Send a fact to the agent, or queue it behind facts that are not sent yet. The calling
         thread writes to the socket itself: waking a thread for each step costs a tenth of the step
         of a small model."""
-        frame = encode_frame(fact)
+        frame = encode_fact(fact)
         with self._lock:
             if self._backlog_bytes == 0:
                 frame = frame[self._send_at_once(frame) :]

@@ -241,7 +241,9 @@ class ModelBatch:
             return None
         step_s = self._cost.line.seconds(max(1, len(self._decoding.rows)))
         parkable = self._decoding.parkable
-        slots = [SlotHolder(row.priority, row.since, row.left * step_s) for row in parkable]
+        slots = [
+            SlotHolder(row.priority, row.since, row.left * step_s, row.client) for row in parkable
+        ]
         for each in sorted(ready, key=_due_at):
             waiting = self._waiting(each, step_s)
             if self._slot_limit(waiting.priority == 0) > len(self._decoding.rows):
@@ -264,6 +266,7 @@ class ModelBatch:
             min(each.prepared.order.priority for each in pending),
             sum(each.prefill_s for each in pending)
             + min(left, self._typical_request.answer_tokens) * step_s,
+            any(each.prepared.order.is_newcomer for each in pending),
         )
 
     def _row(self, row: PrefillRow) -> DecodingRow:

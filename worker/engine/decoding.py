@@ -66,6 +66,10 @@ class DecodingRow:
         return self.pending.prepared.order.priority
 
     @property
+    def client(self) -> str:
+        return self.pending.prepared.order.client
+
+    @property
     def constraint(self) -> AnswerMatcher | None:
         """The constraint on its tokens, if any."""
         sequence = self.pending.prepared.sequence

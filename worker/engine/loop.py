@@ -93,6 +93,7 @@ class Engine:
         evaluates_ahead: bool | None = None,
         kv_memory: PrefixCacheConfig = KV_MEMORY_DISABLED,
         activity: EngineActivityRecord | None = None,
+        preparation_limit_s: float = 10.0,
     ) -> None:
         """
         Args:
@@ -105,6 +106,7 @@ class Engine:
                 default on a GPU. On a CPU starting an evaluation waits for most of the step.
             kv_memory: settings of the KV memory.
             activity: the record of the current work, shared with the agent for crash attribution.
+            preparation_limit_s: a prompt whose preparation takes longer is rejected.
         """
         self._activity = activity or EngineActivityRecord.private()
         self._send = send
@@ -126,7 +128,11 @@ class Engine:
         )
         self._prefetched = PrefixPrefetcher(self._kv_memory, self._prefix_cache_of)
         self._preparation = PreparationThread(
-            self._models.find, self._prefetched.find, self._inbox.put, self._activity
+            self._models.find,
+            self._prefetched.find,
+            self._inbox.put,
+            self._activity,
+            preparation_limit_s,
         )
         self._max_pass_s = max_decode_stall_s
         self._prefilled = False

@@ -13,6 +13,8 @@ from worker.kv_memory.block_tree import PrefixMatch
 _STRETCH = 40.0
 """A prompt becomes overdue this multiple of its own prefill time after its arrival: short prompts
 go before long ones, but long ones do not starve."""
+_NEWCOMER_STRETCH = 4.0
+"""The same for the due time of a newcomer, which may take a slot of another client at once."""
 
 _PRIORITY_DELAY_S = 10.0
 """Prompts are prefilled in the order of their due times. A prompt is due when it becomes overdue,
@@ -96,8 +98,11 @@ class PrefillScheduler:
         now = self._clock()
         pending = PendingPrefill(prepared, now, now, now)
         self._start_restore(pending)
-        pending.overdue_at += _STRETCH * self.seconds(pending)
-        pending.due_at = pending.overdue_at + _PRIORITY_DELAY_S * prepared.order.priority
+        is_newcomer, seconds = prepared.order.is_newcomer, self.seconds(pending)
+        if not is_newcomer:
+            pending.overdue_at += _STRETCH * seconds
+        pending.due_at += (_NEWCOMER_STRETCH if is_newcomer else _STRETCH) * seconds
+        pending.due_at += _PRIORITY_DELAY_S * prepared.order.priority
         self.pending.append(pending)
 
     def seconds(self, pending: PendingPrefill) -> float:

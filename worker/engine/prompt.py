@@ -1,7 +1,7 @@
 """Converts messages or text to token ids, on a thread of its own: a long prompt must not delay
 the decode steps of other sequences."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from worker.answer.parser import AnswerParser
 from worker.engine.answer_constraints import compile_constraint, tools_of
 from worker.engine.chat_template import RenderedPrompt
 from worker.engine.model import LoadedModel
+from worker.engine.prompt_tokens import TooManyTokens, check_length, counted, tokenised
 from worker.engine.sequence import OutputBuilder
 from worker.link.facts import SequenceOutput
 from worker.link.orders import SubmitSequence
@@ -48,8 +49,13 @@ class PreparedSequence:
         return replace(self, order=order)
 
 
-def prepare(order: SubmitSequence, model: LoadedModel) -> PreparedSequence:
+def prepare(
+    order: SubmitSequence, model: LoadedModel, pause: Callable[[], None] = lambda: None
+) -> PreparedSequence:
     """Render, tokenise and check one prompt, and replay the tokens of an earlier attempt.
+
+    Args:
+        pause: called now and then while a long text is tokenised.
 
     Raises:
         RequestError: the prompt cannot be rendered, is too long, or has unknown tokens; or the
@@ -57,7 +63,15 @@ def prepare(order: SubmitSequence, model: LoadedModel) -> PreparedSequence:
     """
     if order.embedding is not None:
         raise RequestError(f"{order.model} generates text, and embeds none", code="not_supported")
-    prompt = _tokenise(order, model)
+    try:
+        prompt = _tokenise(order, model, pause)
+    except TooManyTokens as error:
+        raise RequestError(
+            f"{_param(order)}: more than {error.at_least} tokens; the model's context has "
+            f"{model.max_context_tokens}",
+            code="context_length_exceeded",
+            param=_param(order),
+        ) from None
     prompt_ids = prompt.token_ids
     if not prompt_ids:
         raise InvalidRequest("the prompt has no tokens", param=_param(order))
@@ -160,10 +174,35 @@ def _check_resume(order: SubmitSequence, prompt_tokens: int, model: LoadedModel)
             )
 
 
-def _tokenise(order: SubmitSequence, model: LoadedModel) -> RenderedPrompt:
+def _tokenise(
+    order: SubmitSequence, model: LoadedModel, pause: Callable[[], None]
+) -> RenderedPrompt:
+    """
+    Raises:
+        TooManyTokens: the prompt does not fit into the context; not if tokens are only counted.
+        RequestError: it cannot be rendered.
+    """
     if order.token_ids is not None:
         return RenderedPrompt(order.token_ids, "")
+
+    def encode(text: str) -> list[int]:
+        return list(model.tokenizer.encode(text, add_special_tokens=False))
+
+    def tokenize(parts: Sequence[str]) -> list[int]:
+        try:
+            return tokenised(parts, model.max_context_tokens, encode, pause)
+        except TooManyTokens:
+            if not order.count_only:
+                raise
+            return counted(parts, encode, pause)
+
     if order.text is not None:
+        try:
+            check_length(order.text, model.max_context_tokens, encode, pause)
+        except TooManyTokens:
+            if not order.count_only:
+                raise
+            return RenderedPrompt(counted([order.text], encode, pause), "")
         return RenderedPrompt(list(model.tokenizer.encode(order.text)), "")
     if model.templates is None:
         raise InvalidRequest(
@@ -172,7 +211,9 @@ def _tokenise(order: SubmitSequence, model: LoadedModel) -> RenderedPrompt:
     tools = order.calling.tools if order.calling is not None else []
     template = model.templates.choose(with_tools=bool(tools))
     values, warnings = template_values(order, template.variables, reasons=model.format.can_reason)
-    rendered = template.render(order.messages or [], tools, values, continues=order.continues)
+    rendered = template.render(
+        order.messages or [], tools, values, continues=order.continues, tokenize=tokenize
+    )
     changes = rendered.changes if order.debug else ()
     return replace(rendered, warnings=[*changes, *warnings])
 

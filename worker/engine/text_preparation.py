@@ -1,10 +1,12 @@
 """Texts to embed or to score, as tokens: checked before they wait for a pass."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shared.errors import InvalidRequest, RequestError
 from worker.engine.embedding.model import EmbeddingModel
+from worker.engine.prompt_tokens import TooManyTokens
 from worker.link.orders import EmbeddingOptions, SubmitSequence
 
 RANKED_BY_EMBEDDINGS = (
@@ -40,8 +42,13 @@ class PreparedText:
     warnings: list[str] = field(default_factory=list)
 
 
-def prepare_text(order: SubmitSequence, model: EmbeddingModel) -> PreparedText:
+def prepare_text(
+    order: SubmitSequence, model: EmbeddingModel, pause: Callable[[], None] = lambda: None
+) -> PreparedText:
     """Tokenise and check one text.
+
+    Args:
+        pause: called now and then while a long text is tokenised.
 
     Raises:
         RequestError: the order is to generate, the text is too long or has unknown tokens, or the
@@ -51,6 +58,9 @@ def prepare_text(order: SubmitSequence, model: EmbeddingModel) -> PreparedText:
     verb = "scores" if model.kind == "classification" else "embeds"
     if options is None:
         raise RequestError(f"{order.model} {verb} texts, and generates none", code="not_supported")
+    _check_length("query", options.query or "", model, pause)
+    if not options.truncate:
+        _check_length("input", order.text or "", model, pause)
     if options.query is not None:
         return _prepare_to_score(order, options, options.query, model)
     if model.kind == "classification":
@@ -114,6 +124,13 @@ def _prepare_pair(
         warnings = [_cut(model)]
     _check_tokens(pair.ids, model, "input")
     return PreparedText(order, pair.ids, second_from=pair.second_from, warnings=warnings)
+
+
+def _check_length(param: str, text: str, model: EmbeddingModel, pause: Callable[[], None]) -> None:
+    try:
+        model.check_length(text, pause)
+    except TooManyTokens as error:
+        raise _too_long(param, error.at_least, model, "more than ") from None
 
 
 def _within_limit(

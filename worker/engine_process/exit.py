@@ -59,13 +59,14 @@ class UnexpectedEngineExit:
 
     @classmethod
     def by_agent(
-        cls, reason: str, activity: EngineActivities, *, stopped: bool
+        cls, reason: str, activity: EngineActivities, *, stopped: bool, by_prompt: bool = False
     ) -> "UnexpectedEngineExit":
-        """The agent killed the engine because it was silent: a hang, unless something outside had
-        `stopped` its process."""
+        """The agent killed the engine because it was silent, or worked too long on one thing: a
+        hang, unless something outside had `stopped` its process. `by_prompt`: the preparation of a
+        prompt is to blame, not what the engine's thread did."""
         if stopped:
             return cls("kill", reason, killed_at=activity.now)
-        return cls("hang", reason, activity.now)
+        return cls("hang", reason, activity.prompt if by_prompt else activity.now)
 
 
 def _at_fault(

@@ -18,7 +18,7 @@ from shared.python_module import python_module
 from shared.settings.worker import EnginesSettings
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.host.machine import environment_with_threads
-from worker.link.activity import EngineActivityRecord, new_activity_file
+from worker.link.activity import EngineActivity, EngineActivityRecord, new_activity_file
 from worker.link.facts import EngineAlive, EngineMeasured, EngineStarted, Fact
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
 from worker.link.orders import Order, Stop
@@ -30,6 +30,8 @@ _RESTART_WINDOW_S = 600
 _MAX_STDERR_LINES = 200
 _STDERR_LINE_BYTES = 1024 * 1024
 _WATCHDOG_INTERVAL_S = 0.5
+_PREPARATION_GRACE = 2
+"""A prompt whose preparation was to be stopped by then is blamed after as long again."""
 _NOT_MEASURED = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
 _LIBRARY_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
 """Engines load models from local folders: no library needs the network, or should advise people to
@@ -80,6 +82,7 @@ class EngineProcess:
         self._reading = False
         self._hang_reason: str | None = None
         self._was_stopped = False  # by SIGSTOP, when it was found silent
+        self._hangs_by_prompt = False
 
     @property
     def pid(self) -> int | None:
@@ -87,7 +90,11 @@ class EngineProcess:
 
     def send(self, order: Order) -> None:
         """Send an order; silently dropped if the engine is dead, which `on_lost` reports, or was
-        stopped."""
+        stopped.
+
+        Raises:
+            RequestError: the order has a value that cannot be sent.
+        """
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode_frame(order))
 
@@ -145,17 +152,20 @@ class EngineProcess:
         activity = EngineActivityRecord.open(activity_file)
         try:
             self._process = await self._start(engine_end.fileno(), activity_file)
+        except OSError as error:  # the machine has no memory or no process left
+            agent_end.close()
+            return UnexpectedEngineExit("fault", f"it cannot start: {error.strerror}")
         finally:
             engine_end.close()
             os.close(activity_file)
         reader, self._writer = await asyncio.open_connection(sock=agent_end)
-        self._hang_reason, self._was_stopped = None, False
+        self._hang_reason, self._was_stopped, self._hangs_by_prompt = None, False, False
         self._last_lines.clear()
         with contextlib.closing(self._writer), contextlib.closing(activity):
             async with asyncio.TaskGroup() as tasks:
                 watchdogs = [
                     tasks.create_task(self._kill_slow_start()),
-                    tasks.create_task(self._kill_silent()),
+                    tasks.create_task(self._kill_hanging(activity)),
                 ]
                 tasks.create_task(self._read_stderr(self._process))
                 problem = await self._read_facts(reader)
@@ -167,7 +177,10 @@ class EngineProcess:
                 status = await self._process.wait()
             if self._hang_reason:
                 return UnexpectedEngineExit.by_agent(
-                    self._hang_reason, activity.read(), stopped=self._was_stopped
+                    self._hang_reason,
+                    activity.read(),
+                    stopped=self._was_stopped,
+                    by_prompt=self._hangs_by_prompt,
                 )
             if problem:
                 return UnexpectedEngineExit("fault", problem)
@@ -192,19 +205,33 @@ class EngineProcess:
         if self.started is None:
             self._kill_hung(f"it did not start within {limit_s:g} s")
 
-    async def _kill_silent(self) -> None:
-        """Kill a process that sends nothing, because it was stopped or hangs. Silence is counted
-        in iterations of this loop, and only while the agent reads: if the agent itself was stopped,
-        that time says nothing about the engine."""
-        limit_s = self._settings.hang_timeout_ms / 1000
-        self._silent_s = 0.0
+    async def _kill_hanging(self, activity: EngineActivityRecord) -> None:
+        """Kill a process that sends nothing, because it was stopped or hangs, or that prepares one
+        prompt for too long. Both are counted in iterations of this loop, and silence only while the
+        agent reads: if the agent itself was stopped, that time says nothing about the engine.
+
+        Silence is blamed on the prompt if it has been prepared for as long: native code that does
+        not let other threads run stops them all."""
+        silent_limit_s = self._settings.hang_timeout_ms / 1000
+        prompt_limit_s = _PREPARATION_GRACE * self._settings.preparation_timeout_ms / 1000
+        self._silent_s = prepared_s = 0.0
+        prompt: EngineActivity | None = None
         while True:
             await asyncio.sleep(_WATCHDOG_INTERVAL_S)
+            before, prompt = prompt, activity.prompt()
+            is_same = prompt is not None and prompt == before
+            prepared_s = prepared_s + _WATCHDOG_INTERVAL_S if is_same else 0.0
             if self.started is not None and self._reading:
                 self._silent_s += _WATCHDOG_INTERVAL_S
-            if self._silent_s >= limit_s:
+            reason = None
+            if self._silent_s >= silent_limit_s:
+                reason = f"no message for {silent_limit_s:g} s"
+            elif prepared_s >= prompt_limit_s:
+                reason = f"one prompt has been prepared for {prepared_s:g} s"
+            if reason is not None:
                 self._was_stopped = self._is_stopped()
-                self._kill_hung(f"no message for {limit_s:g} s")
+                self._hangs_by_prompt = prepared_s + _WATCHDOG_INTERVAL_S >= self._silent_s
+                self._kill_hung(reason)
 
     def _is_stopped(self) -> bool:
         """Whether the process was stopped from outside: its silence is not its fault then."""

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import xxhash
 
@@ -92,31 +92,71 @@ def encode(name: BlockFileName, content: BlockContent) -> list[bytes | memoryvie
     return [_header(name, content.notes, entries, _checksum([header, *data])), *data]
 
 
-def decode(name: BlockFileName, raw: memoryview) -> BlockContent:
-    """Decode the content of a file.
+class ReadableFile(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
+
+
+def decode(name: BlockFileName, file: ReadableFile, size: int) -> BlockContent:
+    """Read and decode a file of `size` bytes. A file whose header states another size is damaged,
+    and is not read any further, however large it is.
 
     Raises:
         BrokenBlockError: the file is damaged, incomplete, or has another name.
+        OSError: it cannot be read.
     """
-    if len(raw) < _LENGTH_BYTES:
-        raise BrokenBlockError("it is cut short")
-    length = int.from_bytes(raw[:_LENGTH_BYTES], "little")
-    begin = _LENGTH_BYTES + length
-    if length > _MAX_HEADER_BYTES or begin > len(raw):
+    length = bytes(_read(file, min(size, _LENGTH_BYTES)))
+    header_bytes = int.from_bytes(length, "little")
+    if header_bytes > min(_MAX_HEADER_BYTES, size - _LENGTH_BYTES):
         raise BrokenBlockError("its header is broken")
+    header = length + _read(file, header_bytes)
+    entries, metadata = _parsed_header(header[_LENGTH_BYTES:])
+    ends = [end for entry in entries.values() for end in entry["data_offsets"]]
+    if len(header) + max(ends, default=0) != size:
+        raise BrokenBlockError("its length is wrong")
+    data = memoryview(_read(file, size - len(header)))
+    checksum = metadata["checksum"]
+    unsummed = header.replace(checksum.encode(), _NO_SUM.encode())
+    if checksum != _checksum([unsummed, data]):
+        raise BrokenBlockError("its checksum is wrong")
+    if (metadata["format"], metadata["block"]) != (FORMAT, str(name)):
+        raise BrokenBlockError("it is of another block or format")
     try:
-        entries = json.loads(bytes(raw[_LENGTH_BYTES:begin]))
+        tensors = [_tensor(key, entry, data) for key, entry in entries.items()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenBlockError("its header is broken") from error
+    return BlockContent(tensors, metadata["notes"])
+
+
+def _read(file: ReadableFile, size: int) -> bytearray:
+    """Read exactly `size` bytes.
+
+    Raises:
+        BrokenBlockError: the file ends before.
+    """
+    data = bytearray(size)
+    view, done = memoryview(data), 0
+    while done < size:
+        count = file.readinto(view[done:])
+        if not count:
+            raise BrokenBlockError("it is cut short")
+        done += count
+    return data
+
+
+def _parsed_header(text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the entries of the tensors, and the metadata, whose values are strings."""
+    try:
+        entries = json.loads(text)
         metadata = entries.pop("__metadata__")
-        checksum, notes = metadata["checksum"].encode(), metadata["notes"]
-        matches = (metadata["format"], metadata["block"]) == (FORMAT, str(name))
+        stated = {key: metadata[key] for key in ("format", "block", "notes", "checksum")}
+        offsets = [offset for entry in entries.values() for offset in entry["data_offsets"]]
+        if not all(isinstance(offset, int) for offset in offsets):
+            raise ValueError("an offset is no number")
+        for value in stated.values():
+            value.encode()  # half of a surrogate pair is a ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenBlockError("its header is broken") from error
-    header = bytes(raw[:begin]).replace(checksum, _NO_SUM.encode())
-    if checksum.decode() != _checksum([header, raw[begin:]]):
-        raise BrokenBlockError("its checksum is wrong")
-    if not matches:
-        raise BrokenBlockError("it is of another block or format")
-    return BlockContent([_tensor(key, entry, raw[begin:]) for key, entry in entries.items()], notes)
+    return entries, stated
 
 
 def _tensor(name: str, entry: dict[str, Any], data: memoryview) -> Tensor:

@@ -129,8 +129,9 @@ class BlockFileThreads:
             self._open()
             found = list(self._folder.scan())
             self._put(BlockFolderScanned(found, self._folder.written_today()))
-        except (BlockFolderError, OSError) as error:
-            self._put(BlockFolderUnusable(str(error)))
+        except Exception as error:
+            known = isinstance(error, BlockFolderError | OSError)
+            self._put(BlockFolderUnusable(str(error) if known else repr(error)))
             return
         while (order := self._changes.get()) is not None:
             match order:
@@ -139,7 +140,7 @@ class BlockFileThreads:
                 case DeleteBlock():
                     try:
                         self._folder.delete(order.name)
-                    except OSError as error:
+                    except Exception as error:
                         self._put(BlockDeleteFailure(order, _reason(error)))
         self._folder.close()
 
@@ -158,7 +159,7 @@ class BlockFileThreads:
         try:
             file_bytes = self._folder.write(order.name, order.content)
             return BlockWritten(order, file_bytes, self._folder.count_written(file_bytes))
-        except OSError as error:
+        except Exception as error:
             return BlockWriteFailure(order, _reason(error))
 
     def _read(self) -> None:
@@ -169,11 +170,13 @@ class BlockFileThreads:
                 self._put(BlockRead(name, content, time.perf_counter() - began_at))
             except FileNotFoundError:
                 self._put(BlockReadFailure(name, "it is gone", broken=False))
-            except OSError as error:
-                self._put(BlockReadFailure(name, _reason(error), broken=False))
             except BrokenBlockError as error:
                 self._put(BlockReadFailure(name, str(error), broken=True))
+            except Exception as error:  # also a lack of memory
+                self._put(BlockReadFailure(name, _reason(error), broken=False))
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+def _reason(error: Exception) -> str:
+    """Return a description of any error: the threads outlive it, because blocks would be in use for
+    ever if an order had no result."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

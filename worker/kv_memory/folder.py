@@ -17,7 +17,6 @@ from pathlib import Path
 from worker.kv_memory.block_file import (
     BlockContent,
     BlockFileName,
-    BrokenBlockError,
     decode,
     encode,
 )
@@ -131,18 +130,8 @@ class BlockFolder:
             OSError: the file does not exist, or cannot be read.
             BrokenBlockError: the content is not what was written.
         """
-        path = self.path / str(name)
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            raw = bytearray(size)
-            view = memoryview(raw)
-            done = 0
-            while done < size:
-                count = file.readinto(view[done:])
-                if not count:
-                    raise BrokenBlockError("it is cut short")
-                done += count
-        return decode(name, view)
+        with open(self.path / str(name), "rb", buffering=0) as file:
+            return decode(name, file, os.fstat(file.fileno()).st_size)
 
     def delete(self, name: BlockFileName) -> None:
         """Delete a file, if it exists.

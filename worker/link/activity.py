@@ -101,6 +101,10 @@ class EngineActivityRecord:
         """Return what was written last."""
         return EngineActivities(self._now.get(), self._ahead.get(), self._prompt.get())
 
+    def prompt(self) -> EngineActivity | None:
+        """Return the prompt that is being prepared."""
+        return self._prompt.get()
+
     def close(self) -> None:
         self._memory.close()
 

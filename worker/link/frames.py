@@ -1,12 +1,13 @@
 """Frames on the socket pair: four bytes of length, big endian, then `[kind, fields]` as JSON."""
 
+import json
 import struct
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from typing import Any, get_args
 
 import orjson
 
-from shared.errors import DecodeError
+from shared.errors import DecodeError, RequestError
 from shared.messages.structured import Structure
 from worker.link.facts import (
     BatchMeasurements,
@@ -45,7 +46,39 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Order
 
 
 def encode_frame(message: Order | Fact) -> bytes:
-    body = orjson.dumps([type(message).__name__, message])
+    """Return the frame of a message.
+
+    Raises:
+        RequestError: the message has a value that no frame can carry, such as a number of more than
+            64 bits, or is larger than `MAX_FRAME_BYTES`.
+    """
+    kind = type(message).__name__
+    try:
+        return _frame(orjson.dumps([kind, message]), kind)
+    except TypeError as error:
+        raise RequestError(f"{kind} cannot be encoded: {error}", code="request_failed") from None
+
+
+def encode_fact(fact: Fact) -> bytes:
+    """Return the frame of a fact. Text that is not valid Unicode is replaced: a template or a
+    tokenizer can put half of a surrogate pair into an error message.
+
+    Raises:
+        RequestError: as `encode_frame`.
+    """
+    kind = type(fact).__name__
+    try:
+        body = orjson.dumps([kind, fact])
+    except TypeError:
+        body = json.dumps([kind, asdict(fact)], ensure_ascii=False).encode(errors="replace")
+    return _frame(body, kind)
+
+
+def _frame(body: bytes, kind: str) -> bytes:
+    if len(body) > MAX_FRAME_BYTES:
+        raise RequestError(
+            f"{kind} has {len(body)} bytes, more than {MAX_FRAME_BYTES}", code="request_failed"
+        )
     return HEADER.pack(len(body)) + body
 
 

@@ -103,6 +103,8 @@ class SubmitSequence:
 
     Attributes:
         sequence: negative for smoke tests and probes of a model.
+        client: whose it is: clients take turns. Empty for smoke tests and probes.
+        is_newcomer: other clients have sequences on this worker, and this is the first of this one.
         max_tokens: None for the default, which is lowered for a small context.
         priority: 0 is the highest; when memory is short, lower priorities are preempted first.
         resumed_ids: tokens of the answer that the client has; `sent` counts their characters.
@@ -144,6 +146,8 @@ class SubmitSequence:
     calling: ToolCallingOptions | None = None
     structure: Structure | None = None
     embedding: EmbeddingOptions | None = None
+    client: str = ""
+    is_newcomer: bool = False
 
     @property
     def is_trial(self) -> bool:

@@ -13,8 +13,16 @@ from shared.errors import ClusterError, ModelError, Unavailable
 from shared.ids import ModelId
 from shared.messages.model_status import ModelState
 from shared.settings.worker import ModelLoadingSettings
+from shared.tasks import Tasks
 from worker.engine_process.process import EngineProcess
-from worker.link.facts import Fact, ModelFailed, ModelLoaded, SequenceRejected, StepCompleted
+from worker.link.facts import (
+    EngineStarted,
+    Fact,
+    ModelFailed,
+    ModelLoaded,
+    SequenceRejected,
+    StepCompleted,
+)
 from worker.link.facts import ModelLoading as ModelIsLoading
 from worker.link.orders import UnloadModel
 from worker.models.crash_history import CrashHistory
@@ -92,6 +100,7 @@ class WorkerModelLoader:
         self.ask_peers: AskPeers | None = None
         self._on_failed = on_failed
         self._ordered: asyncio.Queue[WorkerModel] = asyncio.Queue()
+        self._loads: dict[ModelId, asyncio.Task[None]] = {}  # the last one of each model
         self._ordered_at: dict[tuple[int, ModelId], float] = {}  # by engine and model
         self._loaded: defaultdict[ModelId, set[int]] = defaultdict(set)  # the engines with weights
         self._load_progress: dict[
@@ -103,10 +112,15 @@ class WorkerModelLoader:
 
     async def run(self) -> None:
         """Find files and order engines to load them, in one task per model, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._read_sizes())
+        tasks = Tasks()
+        tasks.start(self._read_sizes())
+        try:
             while True:
-                tasks.create_task(self._find_files_and_order(await self._ordered.get()))
+                model = await self._ordered.get()
+                before = self._loads.get(model.id)
+                self._loads[model.id] = tasks.start(self._load_files(model, before))
+        finally:
+            await tasks.end()
 
     # Orders.
 
@@ -128,6 +142,8 @@ class WorkerModelLoader:
         model.placed.clear()
         self._memory.release(model)
         model.engines.clear()
+        if (load := self._loads.get(model.id)) is not None:
+            load.cancel()  # its download ends with it
         for engine in self._engines:
             engine.send(UnloadModel(model.id))
         self._changes.notify()
@@ -146,33 +162,51 @@ class WorkerModelLoader:
 
     async def _read_sizes(self) -> None:
         """Read the sizes of the models on this machine, before the first request."""
-        for model in self._models:
+        for model in list(self._models):
             try:
                 source = with_base(model.id, model.source)
                 if (folder := local_folder(model.id, source)) is not None:
                     await self._inspect(model, folder)
             except ModelError:
                 pass  # reported when the model is loaded
+            except Exception:
+                logger.exception("the size of model %s cannot be read", model.id)
 
     async def _inspect(self, model: WorkerModel, folder: Path) -> None:
         trust = model.source.trust_remote_code
         files = await asyncio.to_thread(inspect, folder, trust_remote_code=trust)
         model.folder, model.size_bytes = files.folder, files.weight_bytes
 
-    async def _find_files_and_order(self, model: WorkerModel) -> None:
+    async def _load_files(self, model: WorkerModel, before: asyncio.Task[None] | None) -> None:
+        """Load a model as far as its engines; `before` is its last load, which may still be ending
+        its download."""
+        if before is not None:
+            await asyncio.wait([before])
+        if model.state != "loading" or model.placed:  # unloaded meanwhile, or ordered twice
+            return
         try:
-            found = await find_files(model.id, model.source, partial(self._download, model))
-            model.adapter = found.adapter
-            await self._inspect(model, found.folder)
-            copies = await self._memory.reserve(model)
+            await self._find_files_and_order(model)
         except Unavailable as error:
             self._give_up(model, error.message, "available")
             self._on_failed(model, error)
-            return
         except ModelError as error:
             model.transient = model.fetched
             self._fail(model, error.message)
-            return
+        except Exception as error:
+            logger.exception("model %s is not loaded", model.id, extra={"model": model.id})
+            model.transient = True
+            self._fail(model, f"an unexpected error: {type(error).__name__}: {error}")
+
+    async def _find_files_and_order(self, model: WorkerModel) -> None:
+        """
+        Raises:
+            Unavailable: there is not enough memory now.
+            ModelError: the files cannot be had, or cannot be loaded.
+        """
+        found = await find_files(model.id, model.source, partial(self._download, model))
+        model.adapter = found.adapter
+        await self._inspect(model, found.folder)
+        copies = await self._memory.reserve(model)
         if model.state != "loading":  # unloaded meanwhile
             self._memory.release(model)
         else:
@@ -215,7 +249,7 @@ class WorkerModelLoader:
 
     # Engines.
 
-    def on_engine_started(self, engine: EngineProcess) -> None:
+    def _on_engine_started(self, engine: EngineProcess) -> None:
         """Reload the models of a restarted engine. Models that may have crashed the engine follow
         when all others are warm, so that the streams of those continue until then."""
         suspects = [model.id for model in self._models if self.crash_history.count(model.id)]
@@ -250,6 +284,8 @@ class WorkerModelLoader:
     def on_fact(self, engine: EngineProcess, fact: Fact) -> None:
         """Apply what an engine reports about a model; other facts are ignored."""
         match fact:
+            case EngineStarted():
+                self._on_engine_started(engine)
             case ModelIsLoading():
                 self._load_progress[engine.index, fact.model] = fact.progress
                 model = self._models[fact.model]

@@ -75,8 +75,9 @@ class PreWarming:
     def _begin(self, model: WorkerModel) -> bool:
         try:
             self._lifecycle.load(model.id)
-        except ClusterError as error:
-            logger.error("model %s is not pre-warmed: %s", model.id, error.message)
+        except Exception as error:  # the others are loaded nevertheless
+            reason = error.message if isinstance(error, ClusterError) else repr(error)
+            logger.error("model %s is not pre-warmed: %s", model.id, reason)
             self._abandoned.add(model.id)
             return False
         return True

@@ -53,8 +53,11 @@ class PredictiveWarming:
         try:
             while True:
                 await asyncio.sleep(self._settings.interval_s)
-                self.propose_and_load()
-                await asyncio.to_thread(self._write, self._forecast.to_json())
+                try:
+                    self.propose_and_load()
+                    await asyncio.to_thread(self._write, self._forecast.to_json())
+                except Exception:  # requests load models without a prediction, too
+                    logger.exception("the next requests cannot be predicted")
         finally:
             self._write(self._forecast.to_json())
 

@@ -51,7 +51,6 @@ class ActiveRequest:
         end: the terminal message, once there is one; `ended_at` is on the monotonic clock.
         end_published: the terminal message was published; what is sent after that is a resend.
         differs: the answer differs from what an earlier attempt generated.
-        sends_accepted: this worker, not the leader, sends `accepted` to the client.
         suspect: the request is one of several that may have crashed an engine.
         cached_tokens_reported: the leader knows `cached_tokens`.
         trace_events: chunks of prefill and preemptions; None if the request is not traced.
@@ -65,7 +64,6 @@ class ActiveRequest:
         sequences: list[int],
         rules: Sequence[PromptLineRule] = (),
         *,
-        sends_accepted: bool = True,
         traced: bool = False,
     ) -> None:
         """`rules` apply to what the model reads; the request itself stays unchanged."""
@@ -73,13 +71,13 @@ class ActiveRequest:
         self.messages = cleaned(dispatch.request.turns, rules)
         self.owner = owner
         self.worker = worker
-        self.sends_accepted = sends_accepted
         self.choices = [self._choice(number, each) for number, each in enumerate(sequences)]
         self.status: StatusName = "queued"
         self.progress: float | None = None
         self.engine: int | None = None
         self.fenced = False
         self.suspect = False
+        self.is_newcomer = False
         self.end_published = False
         self.end: DoneMessage | FailedMessage | None = None
         self.ended_at = 0.0
@@ -119,6 +117,10 @@ class ActiveRequest:
     @property
     def key(self) -> RequestKey:
         return self.dispatch.client, self.dispatch.request_id
+
+    @property
+    def client(self) -> ClientName:
+        return self.dispatch.client
 
     @property
     def model(self) -> ModelId:
@@ -217,6 +219,10 @@ class ActiveRequest:
     def unfinished(self) -> list[ActiveChoice]:
         return [choice for choice in self.choices if not choice.finished]
 
+    def prepare_admission(self) -> None:
+        """Compute what admission needs of the contents: what fails for them fails here."""
+        _ = self.prefixes, self.prompts
+
     def admit(self, engine: int) -> None:
         self.engine = engine
         self.status, self.progress = "prefill", None
@@ -303,10 +309,9 @@ class ActiveRequest:
         return messages
 
     def accepted_message(self) -> StreamMessage | None:
-        """Return the status `accepted`; None without streaming, after an earlier attempt, or if
-        the leader sends it."""
+        """Return the status `accepted`; None without streaming, or after an earlier attempt."""
         before = self.dispatch.retries or self.dispatch.resume
-        if not self.streams or before or not self.sends_accepted:
+        if not self.streams or before:
             return None
         return StatusMessage(*self._origin, "accepted", seed=self.dispatch.seed)
 

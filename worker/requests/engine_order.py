@@ -59,6 +59,8 @@ def submit_order(request: ActiveRequest, choice: ActiveChoice) -> SubmitSequence
         count_only=body.count_only,
         session=body.cache_session,
         embedding=_embedding(body, choice.number),
+        client=request.client,
+        is_newcomer=request.is_newcomer and choice.number == 0,
     )
 
 

@@ -85,9 +85,11 @@ class RequestTable:
         return [*self._present.values(), *requeued, *self._ended.values()]
 
     def of_attempt(self, key: RequestKey, attempt: int) -> ActiveRequest | None:
-        """Return one attempt of a request that is present, or was requeued recently."""
-        requeued = self._requeued.get(key)
-        for request in (self._present.get(key), requeued and requeued.request):
+        """Return one attempt of a request that is present, was requeued recently, or whose terminal
+        message was not published yet."""
+        requeued, ended = self._requeued.get(key), self._ended.get(key)
+        unpublished = ended if ended is not None and not ended.end_published else None
+        for request in (self._present.get(key), requeued and requeued.request, unpublished):
             if request is not None and request.dispatch.attempt == attempt:
                 return request
         return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from shared.ids import ModelId, SessionKey
+from shared.ids import ClientName, ModelId, SessionKey
 from shared.messages.base import PRIORITIES, Priority
 from shared.messages.prefixes import PrefixChainSet
 from shared.messages.worker_report import QueueStatus
@@ -17,6 +17,7 @@ from worker.engine_process.blas_threads import BlasThreadAllocator, shared_cores
 from worker.engine_process.process import EngineProcess
 from worker.models.worker_models import ModelCatalogue
 from worker.requests.active_request import ActiveRequest
+from worker.requests.isolation import FailureIsolation
 from worker.scheduling.drain_rate import DrainRate
 from worker.scheduling.engine_costs import Cost, EngineCostEstimator
 from worker.scheduling.engine_selection import EngineSelector
@@ -63,6 +64,7 @@ class AdmissionQueue:
         models: ModelCatalogue,
         engines: Sequence[EngineProcess],
         costs: EngineCostEstimator,
+        isolation: FailureIsolation,
     ) -> None:
         self._models = models
         self._most_rows = settings.continuous_batching.max_rows
@@ -78,11 +80,12 @@ class AdmissionQueue:
         self._statistics = QueueStatistics(time.monotonic)
         self._drain = DrainRate(time.monotonic)
         self._prefixes = PrefixChainSet()  # of running requests
+        self._running = Counter[ClientName]()
         self._engines = engines
         self._selection = EngineSelector(engines, self._max_sequences)
         self._threads = BlasThreadAllocator(engines, shared_cores(settings.engines))
         self._costs = costs
-        self._prefetch_planner = PrefetchAssignments()
+        self._prefetch_planner = PrefetchAssignments(isolation)
         self._quarantine = SuspectAdmission()
 
     def configure(self, settings: RequestQueueSettings) -> None:
@@ -112,20 +115,21 @@ class AdmissionQueue:
 
     # Queue.
 
-    def capacity(self, level: Priority) -> int:
-        """Return how many more requests of a priority may wait: the free entries of the queue, and,
-        if the waiting time is limited, not more than can be admitted in time."""
-        free, rate = self._queue.capacity(level), self._drain.per_s
+    def capacity(self, level: Priority, client: ClientName | None = None) -> int:
+        """Return how many more requests of a priority may wait, of that client or of one that has
+        none here: the free entries of the queue, and, if the waiting time is limited, not more than
+        can be admitted in time."""
+        free, rate = self._queue.capacity(level, client), self._drain.per_s
         if self._max_wait_s is None or rate is None:
             return free
         in_time = max(1, int(rate * self._max_wait_s))
         ahead = sum(self._waits_for_slot(request) for request in self._queue.ahead_of(level))
         return min(free, max(0, in_time - ahead))
 
-    def rejects(self, level: Priority) -> bool:
-        """Whether the queue has no capacity for one more request of a priority; counts the
-        rejection."""
-        if self.capacity(level) > 0:
+    def rejects(self, level: Priority, client: ClientName) -> bool:
+        """Whether the queue has no capacity for one more request of a priority of this client;
+        counts the rejection."""
+        if self.capacity(level, client) > 0:
             return False
         self._statistics.rejected(level)
         return True
@@ -179,18 +183,21 @@ class AdmissionQueue:
     def next(self) -> tuple[ActiveRequest, EngineProcess] | None:
         """Admit the next request of the queue to an engine; None if no request waits, or no slot
         is free for those that wait."""
-        request = self._queue.pop(self._has_slot, affinity=self._session_affinity)
-        if request is None:
-            request = self._queue.pop(
-                self._has_spare_slot, self._has_waited_long, self._session_affinity
-            )
+        affinity = self._session_affinity
+        request = (
+            self._queue.pop(self._has_slot, affinity=affinity)
+            or self._queue.pop(self._has_slot_for_newcomers, self._is_newcomer, affinity)
+            or self._queue.pop(self._has_spare_slot, self._has_waited_long, affinity)
+        )
         if request is None:
             for_a_slot = self._queue.upcoming(self._is_warm)
             self._drain.observe(waiting=any(True for _ in for_a_slot))
             return None
         self._drain.admitted()
+        request.is_newcomer = self._is_newcomer(request)
         engine = self._engine_for(request)
         assert engine is not None
+        self._running[request.client] += 1
         request.admit(engine.index)
         self._selection.add(engine.index, request.model, len(request.choices), request.session)
         self._threads.share(self._selection.sequences)
@@ -208,6 +215,9 @@ class AdmissionQueue:
 
     def on_ended(self, request: ActiveRequest) -> None:
         """Forget an admitted request that has ended."""
+        self._running[request.client] -= 1
+        if not self._running[request.client]:
+            del self._running[request.client]
         self._prefixes.remove(request.prefixes)
         self._costs.on_ended(request)
         self._quarantine.on_ended(request)
@@ -261,12 +271,21 @@ class AdmissionQueue:
         waited_s = time.monotonic() - request.times.received_at
         return waited_s >= _PATIENCE_S
 
+    def _is_newcomer(self, request: ActiveRequest) -> bool:
+        """Whether other clients have running requests, and this one has none: its engine preempts
+        the slot of a client that has several."""
+        return bool(self._running) and request.client not in self._running
+
     def _has_spare_slot(self, kind: _Kind) -> bool:
         return self._choose(kind._replace(urgent=True), extra=self._spare_slots) is not None
 
+    def _has_slot_for_newcomers(self, kind: _Kind) -> bool:
+        return self._choose(kind._replace(urgent=True), extra=2 * self._spare_slots) is not None
+
     @property
     def _spare_slots(self) -> int:
-        """Extra sequences of a full engine, for requests that have waited long."""
+        """Extra sequences of a full engine, for requests that have waited long, and as many more
+        for newcomers."""
         return _ahead_of(self._most_rows)
 
     def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
@@ -274,7 +293,8 @@ class AdmissionQueue:
         found = self._choose(kind, request.session, cost)
         if found is None:
             kind = kind._replace(urgent=True)
-            found = self._choose(kind, request.session, cost, extra=self._spare_slots)
+            extra = self._spare_slots * (2 if request.is_newcomer else 1)
+            found = self._choose(kind, request.session, cost, extra=extra)
         return found
 
     def _choose(

@@ -6,13 +6,15 @@ from worker.engine_process.process import EngineProcess
 from worker.link.orders import CancelPrefixPrefetch, PrefetchPrefix
 from worker.requests.active_request import ActiveRequest
 from worker.requests.engine_order import submit_order
+from worker.requests.isolation import FailureIsolation
 
 
 class PrefetchAssignments:
     """At most one engine prefetches for a request, and the request may still go to another one.
     Only the first choice is prefetched: the others mostly have the same prompt."""
 
-    def __init__(self) -> None:
+    def __init__(self, isolation: FailureIsolation) -> None:
+        self._isolation = isolation
         self._engines: dict[ActiveRequest, EngineProcess] = {}
 
     def engine_of(self, request: ActiveRequest) -> EngineProcess | None:
@@ -27,7 +29,8 @@ class PrefetchAssignments:
         for request, engine in expected.items():
             if request not in self._engines:
                 self._engines[request] = engine
-                engine.send(PrefetchPrefix(submit_order(request, request.choices[0])))
+                with self._isolation.of(request, "a prefetch"):
+                    engine.send(PrefetchPrefix(submit_order(request, request.choices[0])))
 
     def forget(self, request: ActiveRequest) -> None:
         """Cancel the prefetch for a request, if there is one."""

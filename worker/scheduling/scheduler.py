@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from shared.change_notifier import ChangeNotifier
 from shared.clock import boottime_s
 from shared.errors import ClusterError, Unavailable
-from shared.ids import ControllerId, ModelId, WorkerId
+from shared.ids import ClientName, ControllerId, ModelId, WorkerId
 from shared.messages.base import Priority
 from shared.messages.dispatch import Dispatch, DispatchRejection
 from shared.messages.model_status import ModelStatus
@@ -24,16 +24,19 @@ from worker.models.lifecycle import ModelLifecycle
 from worker.models.worker_models import WorkerModel
 from worker.requests.active_request import ActiveRequest, RequestKey
 from worker.requests.engine_order import submit_order
+from worker.requests.isolation import FailureIsolation
 from worker.requests.table import RequestTable
 from worker.scheduling.admission import AdmissionQueue
 from worker.scheduling.crash_attribution import CrashAttribution
 from worker.scheduling.engine_costs import EngineCostEstimator
+from worker.scheduling.fact_handler import FactHandler
 from worker.scheduling.local_prefix_index import LocalPrefixIndex
 from worker.scheduling.model_statistics import ModelStatistics
 from worker.scheduling.step_result_handler import StepResultHandler
-from worker.scheduling.termination import RequestTerminator, rejection_error
+from worker.scheduling.termination import RequestTerminator
 from worker.sessions.store import SessionStore
-from worker.streams.publisher import OutgoingBatch
+from worker.streams.outgoing import OutgoingBatch
+from worker.streams.replay import Replay
 from worker.streams.status_sender import StreamStatusSender
 
 
@@ -45,6 +48,7 @@ class RequestScheduler:
         engines: all engines of this worker; the list may still grow.
         put: passes messages to the publisher.
         sessions, cached_prefixes: informed of all turns, and of what engines cache of them.
+        isolation: ends requests for which an unexpected exception was raised.
         tracer: None if requests are not traced.
     """
 
@@ -53,12 +57,14 @@ class RequestScheduler:
         worker: WorkerId,
         settings: ClusterSettings,
         engines: Sequence[EngineProcess],
-        put: Callable[[OutgoingBatch], None],
+        put: Callable[[OutgoingBatch | Replay], None],
         sessions: SessionStore,
         cached_prefixes: LocalPrefixIndex,
+        isolation: FailureIsolation,
         tracer: Tracer | None = None,
     ) -> None:
         self._worker = worker
+        self.isolation = isolation
         self.sessions = sessions
         self.cached_prefixes = cached_prefixes
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
@@ -82,9 +88,12 @@ class RequestScheduler:
         )
         cores = shared_cores(settings.worker.engines)
         costs = EngineCostEstimator(engines, self._speeds, cached_prefixes, cores)
-        self.admission = AdmissionQueue(settings.worker, self.models.catalogue, engines, costs)
+        self.admission = AdmissionQueue(
+            settings.worker, self.models.catalogue, engines, costs, isolation
+        )
         for session in sessions.cached():
             self.admission.set_home(session.key, session.engine)
+        self._put = put
         self._status = StreamStatusSender(self.models.catalogue, put)
         self.termination = RequestTerminator(
             engines,
@@ -94,9 +103,14 @@ class RequestScheduler:
             sessions,
             self.changes,
             put,
+            isolation,
             tracer,
         )
-        self.results = StepResultHandler(self._requests, self._speeds, self.termination, put)
+        requests, terminator = self._requests, self.termination
+        self.results = StepResultHandler(requests, self._speeds, terminator, put, isolation)
+        self._facts = FactHandler(
+            requests, sessions, cached_prefixes, self.results, self._status, terminator, isolation
+        )
 
     def configure(self, settings: ClusterSettings) -> None:
         """Apply those of the settings that need no restart."""
@@ -138,14 +152,11 @@ class RequestScheduler:
 
     # Intake.
 
-    def accept(
-        self, dispatch: Dispatch, owner: ControllerId, *, sends_accepted: bool = True
-    ) -> DispatchRejection | None:
+    def accept(self, dispatch: Dispatch, owner: ControllerId) -> DispatchRejection | None:
         """Put a request into the queue; returns why it was rejected, or None.
 
         Args:
             owner: the controller that gets its events.
-            sends_accepted: this worker, not the controller, sends `accepted` to the client.
         """
         running = self._requests.get((dispatch.client, dispatch.request_id))
         if running is not None:
@@ -165,7 +176,7 @@ class RequestScheduler:
             self.drop(running)
         try:
             self.models.check_served(dispatch.model)
-            self._check_capacity(dispatch.request.level)
+            self._check_capacity(dispatch.request.level, dispatch.client)
             model = self.models.load_on_demand(dispatch.model)
         except Unavailable as error:
             return DispatchRejection(
@@ -179,24 +190,26 @@ class RequestScheduler:
             self._worker,
             sequences,
             self._prompt_rules,
-            sends_accepted=sends_accepted,
             traced=self._tracer is not None and dispatch.trace is not None,
         )
+        request.prepare_admission()
         request.suspect = self.models.loader.crash_history.is_suspect(request.model, request.key)
-        self._status.accepted(request)
-        self._enqueue(request)
+        with self.isolation.of(request, "the acceptance"):
+            self._status.accepted(request)
+            self._enqueue(request)
         self._admit_all()
-        if request.engine is None:
+        if request.engine is None and request.end is None:
             request.status = "queued" if model.state == "warm" else "loading"
             self._status.send(request)
         return None
 
-    def _check_capacity(self, level: Priority) -> None:
-        """Raises Unavailable if memory is short, or the queue is full for this priority."""
+    def _check_capacity(self, level: Priority, client: ClientName) -> None:
+        """Raises Unavailable if memory is short, or the queue is full for this priority and
+        client."""
         self.guard.check()
         if (reason := self.guard.refusal(level)) is not None:
             raise Unavailable(reason, code="memory_pressure", retry_after_ms=MEMORY_RETRY_AFTER_MS)
-        if self.admission.rejects(level):
+        if self.admission.rejects(level, client):
             raise Unavailable(
                 f"the queue of {self._worker} is full for priority {level}: "
                 f"{len(self.admission)} of {self.admission.max_depth} requests wait",
@@ -256,26 +269,28 @@ class RequestScheduler:
         """Requeue all requests, or those on an engine or of a model, so that they migrate."""
         for request in self._requests:
             if engine in (None, request.engine) and model in (None, request.model):
-                self._fail(request, error, requeue=True, suspect=request in suspects)
+                with self.isolation.of(request, "the return to its leader"):
+                    self._fail(request, error, requeue=True, suspect=request in suspects)
 
     def resend(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
         """Resend a stream to one inbox, from a token index on; `choice` None: all choices."""
-        self._status.replay(request, inbox, choice, index)
+        self._put(Replay(request, inbox, choice, index))
 
     def attach(self, request: ActiveRequest, inbox: str) -> None:
         """Send a stream to one more inbox, from the start."""
         if request.end is None:
             request.inboxes.add(inbox, boottime_s())
-        self._status.replay(request, inbox, None, 0)
+        self._put(Replay(request, inbox))
 
     def on_missed(self, inbox: str) -> None:
         """Remove an inbox without subscribers, and end the requests that have no other inbox."""
         now = boottime_s()
         for request in self._requests:
-            request.inboxes.on_missed(inbox, now)
-            if not request.inboxes:
-                message = "the stream has no subscriber any more"
-                self._fail(request, ErrorDetails.of("client_gone", message))
+            with self.isolation.of(request, "a missing subscriber"):
+                request.inboxes.on_missed(inbox, now)
+                if not request.inboxes:
+                    message = "the stream has no subscriber any more"
+                    self._fail(request, ErrorDetails.of("client_gone", message))
 
     def tick(self) -> None:
         """Check deadlines, send keep-alives, promote and admit; call it a few times a second."""
@@ -286,13 +301,17 @@ class RequestScheduler:
         for request in self.admission.overdue(now):
             self._requeue(request, f"waited {request.times.wait_s:.1f} s without a slot")
         for request in self._requests:
-            if now >= request.deadline:
-                timeout_ms = request.dispatch.request.timeout_ms
-                message = f"timeout_ms of {timeout_ms} passed while {request.status}"
-                self._fail(request, ErrorDetails.of("deadline_exceeded", message))
-            else:
-                self._status.renew(request, now)
+            with self.isolation.of(request, "its deadline or keep-alive"):
+                self._check_time(request, now)
         self._admit_all()  # memory may have been freed
+
+    def _check_time(self, request: ActiveRequest, now: float) -> None:
+        if now >= request.deadline:
+            timeout_ms = request.dispatch.request.timeout_ms
+            message = f"timeout_ms of {timeout_ms} passed while {request.status}"
+            self._fail(request, ErrorDetails.of("deadline_exceeded", message))
+        else:
+            self._status.renew(request, now)
 
     def relieve_memory(self) -> None:
         """Measure memory and relieve memory pressure; call it a few times a second."""
@@ -304,7 +323,9 @@ class RequestScheduler:
     def explain_end(self, engine: EngineProcess, end: UnexpectedEngineExit) -> bool:
         """Whether a model or a request is to blame for the exit of an engine; call
         `on_engine_lost` next."""
-        return self._crash_attribution.explain(engine, end)
+        with self.isolation.of(None, "the attribution of a crash"):
+            return self._crash_attribution.explain(engine, end)
+        return False
 
     def on_engine_lost(self, engine: EngineProcess, error: ErrorDetails) -> None:
         """Requeue the requests on a dead engine, and the queued requests that no engine can serve
@@ -329,42 +350,11 @@ class RequestScheduler:
 
     def on_fact(self, engine: EngineProcess, fact: facts.Fact) -> None:
         """Process a fact of an engine."""
-        self.models.loader.on_fact(engine, fact)
-        match fact:
-            case facts.StepCompleted():
-                self.results.publish(engine.index, fact.outputs)
-                self._admit_all()
-            case facts.PrefillStarted():
-                if entry := self._requests.of_sequence(fact.sequence):
-                    request, choice = entry
-                    request.start_choice(choice, fact.prompt_tokens)
-            case facts.PrefixReused():
-                if entry := self._requests.of_sequence(fact.sequence):
-                    request, choice = entry
-                    request.restore_choice(choice, fact.tokens)
-            case facts.SequenceCached():
-                if (cached := self._requests.by_first_choice(fact.sequence)) is not None:
-                    self.sessions.on_sequence_cached(engine.index, fact, cached)
-                    self.cached_prefixes.on_sequence_cached(engine.index, fact, cached)
-            case facts.CachedSequencesMeasured():
-                self.sessions.on_measured(engine.index, fact.sequences)
-                self.cached_prefixes.on_measured(engine.index, fact.sequences)
-            case facts.EngineStarted():
-                self.sessions.on_engine_started(engine.index)
-            case facts.PrefillAdvanced():
-                if entry := self._requests.of_sequence(fact.sequence):
-                    request, choice = entry
-                    request.advance_prompt(choice, fact.done, fact.total)
-                    self._status.send(request)
-            case facts.SequencePreempted():
-                if entry := self._requests.of_sequence(fact.sequence):
-                    entry[0].preempt()
-                    self._status.send(entry[0])
-            case facts.SequenceRejected():
-                if entry := self._requests.of_sequence(fact.sequence):
-                    self._fail(entry[0], rejection_error(*entry, fact))
-            case _:
-                pass  # the other facts are about models, or for the engine process
+        with self.isolation.of(None, f"handling {type(fact).__name__}"):
+            self.models.loader.on_fact(engine, fact)
+            self._facts.handle(engine, fact)
+        if isinstance(fact, facts.StepCompleted | facts.SequenceRejected):
+            self._admit_all()
 
     def _on_model_failed(self, model: WorkerModel, error: ClusterError) -> None:
         """Requeue the requests of a model: another worker may serve it."""
@@ -374,13 +364,22 @@ class RequestScheduler:
     # Admission.
 
     def _admit_all(self) -> None:
-        while self.guard.pressure != "hard" and (admitted := self.admission.next()) is not None:
-            request, engine = admitted
-            self._requests.enter_engine(request)
-            self.sessions.begin(request)
-            for choice in request.choices:
-                engine.send(submit_order(request, choice))
-        self.admission.prefetch()
+        """Admit what has a slot, and end the requests for which something unexpected happened."""
+        while True:
+            while self.guard.pressure != "hard" and (admitted := self.admission.next()) is not None:
+                with self.isolation.of(admitted[0], "the submission to an engine"):
+                    self._submit(*admitted)
+            self.admission.prefetch()
+            if not (failed := self.isolation.take()):
+                return
+            for request, error in failed:
+                self.termination.fail(request, error)
+
+    def _submit(self, request: ActiveRequest, engine: EngineProcess) -> None:
+        self._requests.enter_engine(request)
+        self.sessions.begin(request)
+        for choice in request.choices:
+            engine.send(submit_order(request, choice))
 
     def _fail(
         self,

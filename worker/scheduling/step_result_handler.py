@@ -9,11 +9,12 @@ from worker.engine_process.blas_threads import ThroughputMeter
 from worker.link.facts import SequenceOutput
 from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest
+from worker.requests.isolation import FailureIsolation
 from worker.requests.leader_events import tokens_emitted
 from worker.requests.table import RequestTable
 from worker.scheduling.model_statistics import ModelStatistics
 from worker.scheduling.termination import RequestTerminator
-from worker.streams.publisher import OutgoingBatch, OutgoingMessage
+from worker.streams.outgoing import OutgoingBatch, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +34,10 @@ class StepResultHandler:
         speeds: ModelStatistics,
         termination: RequestTerminator,
         put: Callable[[OutgoingBatch], None],
+        isolation: FailureIsolation,
     ) -> None:
         self._requests = requests
+        self._isolation = isolation
         self._speeds = speeds
         self._termination = termination
         self._put = put
@@ -48,8 +51,9 @@ class StepResultHandler:
         for output in outputs:
             if entry := self._requests.of_sequence(output.sequence):
                 request, choice = entry
-                generated += 0 if choice.is_known(output) else len(output.token_ids)
-                self._advance(request, choice, output, batch)
+                with self._isolation.of(request, "an output"):
+                    generated += 0 if choice.is_known(output) else len(output.token_ids)
+                    self._advance(request, choice, output, batch)
         self._put(batch)
         self.throughput.add(engine, generated)
 
@@ -79,7 +83,7 @@ class StepResultHandler:
             )
         self._observe(request, choice, output, first=request.started and not was_started)
         if (event := tokens_emitted(request, choice, output)) is not None:
-            batch.events.append((request.owner, event))
+            batch.events.append((request, event))
         if choice.finished:
             self._termination.release_slot(choice)
         for message in messages:

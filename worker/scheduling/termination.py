@@ -15,11 +15,12 @@ from worker.models.worker_models import ModelCatalogue
 from worker.requests.active_choice import ActiveChoice
 from worker.requests.active_request import ActiveRequest
 from worker.requests.attempt_spans import attempt_spans
+from worker.requests.isolation import FailureIsolation
 from worker.requests.leader_events import failed_event, finished_event
 from worker.requests.table import RequestTable
 from worker.scheduling.admission import AdmissionQueue
 from worker.sessions.store import SessionStore
-from worker.streams.publisher import OutgoingBatch, OutgoingMessage
+from worker.streams.outgoing import OutgoingBatch, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +48,10 @@ class RequestTerminator:
         sessions: SessionStore,
         changes: ChangeNotifier,
         put: Callable[[OutgoingBatch], None],
+        isolation: FailureIsolation,
         tracer: Tracer | None = None,
     ) -> None:
+        self._isolation = isolation
         self._engines = engines
         self._models = models
         self._requests = requests
@@ -63,7 +66,7 @@ class RequestTerminator:
 
     def complete(self, request: ActiveRequest, batch: OutgoingBatch) -> None:
         """End a request whose terminal message is in `batch`, and add the event for its leader."""
-        batch.events.append((request.owner, finished_event(request)))
+        batch.events.append((request, finished_event(request)))
         self.end(request)
         self.completed += 1
         logger.info(
@@ -81,12 +84,14 @@ class RequestTerminator:
     ) -> None:
         """End a request with an error; with `requeue` its client is not told, and the leader
         dispatches the request again."""
-        event = failed_event(request, error, terminal_sent=not requeue, suspect=suspect)
-        batch = OutgoingBatch([(request.owner, event)])
-        if requeue:
-            self._requests.requeue(request, event, time.monotonic())
-        else:
-            batch.client_messages.append(OutgoingMessage.to_all(request, request.fail(error)))
+        batch = OutgoingBatch()
+        with self._isolation.of(None, "the report of a failure"):
+            event = failed_event(request, error, terminal_sent=not requeue, suspect=suspect)
+            batch.events.append((request, event))
+            if requeue:
+                self._requests.requeue(request, event, time.monotonic())
+            else:
+                batch.client_messages.append(OutgoingMessage.to_all(request, request.fail(error)))
         self.end(request, cancel=True, code=error.code)
         self._put(batch)
         if is_caused_by_request(error.code):
@@ -105,17 +110,24 @@ class RequestTerminator:
         if cancel and request.engine is not None:
             self.cancel_sequences(request)
         was_here = self._requests.end(request)
-        if was_here and self._tracer is not None and request.dispatch.trace is not None:
-            self._tracer.record(attempt_spans(request, code))
         if was_here and request.engine is not None:
             self._admission.on_ended(request)
+        self._admission.leave_queue(request)
+        for choice in request.choices:
+            self.release_slot(choice)
+        if was_here:
+            with self._isolation.of(None, "the record of an end"):
+                self._record(request, code)
+
+    def _record(self, request: ActiveRequest, code: str | None) -> None:
+        """Record the end of a request in its session, its model and its trace."""
+        if request.engine is not None:
             self._sessions.end(
                 request, answered=isinstance(request.end, DoneMessage) and request.tokens > 0
             )
             self._models[request.model].used_at = time.monotonic()
-        self._admission.leave_queue(request)
-        for choice in request.choices:
-            self.release_slot(choice)
+        if self._tracer is not None and request.dispatch.trace is not None:
+            self._tracer.record(attempt_spans(request, code))
 
     def release_slot(self, choice: ActiveChoice) -> None:
         """Release the slot of a choice that left its engine, if it has one."""

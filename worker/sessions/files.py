@@ -44,7 +44,7 @@ class SessionFiles:
                     session = Session.from_json(path.read_bytes())
                     if path.name != _name(session.key):
                         raise ValueError("the file has the name of another session")
-                except ValueError as error:
+                except (ValueError, RecursionError, MemoryError) as error:
                     logger.warning("deleting %s, which is not a valid session: %s", path, error)
                     path.unlink()
                 else:
@@ -67,9 +67,9 @@ class SessionFiles:
     def _do(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except OSError as error:
+        except Exception as error:  # the executor would keep it to itself
             if not self._failed:
-                logger.warning("sessions do not survive a restart: %s", error)
+                logger.warning("sessions do not survive a restart: %r", error)
             self._failed = True
         else:
             self._failed = False

@@ -47,7 +47,7 @@ class SessionStore:
         self._clock = clock
         self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()  # LRU
         self._by_end: defaultdict[tuple[int, str], list[Session]] = defaultdict(list)
-        self._message_bytes = 0
+        self._message_bytes: Counter[ClientName] = Counter()
         self._count: Counter[ClientName] = Counter()
         self._own_bytes: Counter[ClientName] = Counter()
         for session in sorted(files.read(), key=lambda session: session.used_at):
@@ -98,9 +98,9 @@ class SessionStore:
         session.used_at = self._clock()
         if answered:
             session.model = request.model
-            self._message_bytes -= session.message_bytes
+            self._message_bytes[session.client] -= session.message_bytes
             session.said = messages_after(request)
-            self._message_bytes += session.message_bytes
+            self._message_bytes[session.client] += session.message_bytes
             session.turns = max(session.turns + 1, session.answers)
             self._files.write(session)
             self._enforce_limits(session.client)
@@ -218,7 +218,7 @@ class SessionStore:
     def _add(self, session: Session) -> None:
         self._sessions[session.key] = session
         self._count[session.client] += 1
-        self._message_bytes += session.message_bytes
+        self._message_bytes[session.client] += session.message_bytes
         if session.end is not None:
             self._by_end[session.engine, session.end].append(session)
 
@@ -254,14 +254,17 @@ class SessionStore:
     def _remove(self, session: Session, *, drop: bool) -> None:
         self._release_sequence(session, session.engine, session.end, drop=drop)
         self._measure(session, None)
-        self._message_bytes -= session.message_bytes
+        self._message_bytes[session.client] -= session.message_bytes
         self._count[session.client] -= 1
+        if not self._count[session.client]:  # clients choose their names
+            for counter in (self._count, self._own_bytes, self._message_bytes):
+                counter.pop(session.client, None)
         del self._sessions[session.key]
         self._files.delete(session.key)
 
     def _enforce_limits(self, client: ClientName) -> None:
-        """Remove the least recently used sessions of a client that has too many or too large ones,
-        and the messages of the least recently used sessions if all messages are too large."""
+        """Remove the least recently used sessions of a client that has too many or too large
+        ones."""
         max_count, max_bytes = self._settings.max_per_client, self._settings.max_bytes_per_client
         if self._count[client] > max_count or self._own_bytes[client] > max_bytes:
             for session in [s for s in self._sessions.values() if s.client == client][:-1]:
@@ -270,14 +273,21 @@ class SessionStore:
                     break
                 if not (session.pinned or session.active):
                     self._remove(session, drop=too_large)
-        if self._message_bytes > _MAX_MESSAGE_BYTES:
-            for session in list(self._sessions.values())[:-1]:
-                if session.said and not session.active:
-                    self._message_bytes -= session.message_bytes
-                    session.said = None
-                    self._files.write(session)
-                if self._message_bytes <= _MAX_MESSAGE_BYTES:
-                    break
+        self._drop_messages()
+
+    def _drop_messages(self) -> None:
+        """Remove the messages of the least recently used sessions, if all messages are too large,
+        each time of the client that has most."""
+        while self._message_bytes.total() > _MAX_MESSAGE_BYTES:
+            sessions = list(self._sessions.values())[:-1]
+            client = max(self._message_bytes, key=lambda name: self._message_bytes[name])
+            its = (each for each in sessions if each.client == client)
+            session = next((each for each in its if each.said and not each.active), None)
+            if session is None:
+                return
+            self._message_bytes[client] -= session.message_bytes
+            session.said = None
+            self._files.write(session)
 
 
 def messages_after(request: ActiveRequest) -> list[Turn] | None:

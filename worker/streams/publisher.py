@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
@@ -27,54 +26,37 @@ from shared.messages.stream import (
     encode_multiplexed,
 )
 from shared.messages.stream import encode as encode_stream
+from shared.replay_queue import ReplayQueue
 from shared.telemetry import Tracer
 from worker.link.frames import BACKLOG_LIMIT_BYTES
 from worker.requests.active_request import ActiveRequest
 from worker.requests.attempt_spans import publish_span
+from worker.requests.isolation import FailureIsolation
+from worker.streams.outgoing import OutgoingBatch, OutgoingMessage
+from worker.streams.probe_subjects import ProbeSubjects
 from worker.streams.publish_lease import PublishLease
+from worker.streams.replay import Replay
 
 logger = logging.getLogger(__name__)
 
-_APPROXIMATE_MESSAGE_BYTES = 256
+SLICE = 64
+"""Messages that are sent again in one turn."""
+_LIVE_IN_A_ROW = 64
+"""Batches that are published before a slice of what is sent again has its turn."""
 _RECONNECT_GRACE_S = 3.0
 """For this long after a reconnect a 503 (no responders) is ignored: clients reconnect, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
-    """A message of a stream, and the inboxes that get it."""
-
-    request: ActiveRequest
-    message: StreamMessage
-    inboxes: tuple[str, ...]
-
-    @classmethod
-    def to_all(cls, request: ActiveRequest, message: StreamMessage) -> "OutgoingMessage":
-        """Address the inboxes that are attached now; one that is attached later gets the whole
-        stream then."""
-        return cls(request, message, tuple(request.inboxes))
-
-
-@dataclass(slots=True)
-class OutgoingBatch:
-    """What one decode step, or another event, publishes."""
-
-    events: list[tuple[ControllerId, RequestEvent]] = field(default_factory=list)
-    client_messages: list[OutgoingMessage] = field(default_factory=list)
-
-    @property
-    def cost_bytes(self) -> int:
-        return _APPROXIMATE_MESSAGE_BYTES * (len(self.events) + len(self.client_messages))
-
-
 class StreamPublisher:
-    """Publishes batches in the order in which they were put.
+    """Publishes batches in the order in which they were put, and between them, in slices, what is
+    sent again.
 
     Args:
         check_streams: awaited after the lease has expired, with the requests of the messages in the
             backlog, except those whose terminal message was published before; drops the requests
             that this worker no longer owns.
         on_missed: called with an inbox that has no subscriber.
+        isolation: takes the request of a message that cannot be encoded.
         tracer: None if requests are not traced.
     """
 
@@ -87,6 +69,7 @@ class StreamPublisher:
         *,
         check_streams: Callable[[Iterable[ActiveRequest]], Awaitable[None]],
         on_missed: Callable[[str], None],
+        isolation: FailureIsolation,
         tracer: Tracer | None = None,
     ) -> None:
         self._bus = bus
@@ -95,17 +78,22 @@ class StreamPublisher:
         self._lease = lease
         self._check_streams = check_streams
         self._on_missed = on_missed
+        self._isolation = isolation
         self._tracer = tracer
-        self._probes = bus.new_inbox()
+        self._probes = ProbeSubjects(bus.new_inbox())
         self._ignore_missed_until = 0.0
         self._backlog: deque[OutgoingBatch] = deque()
+        self._replays: ReplayQueue[Replay, OutgoingMessage] = ReplayQueue()
         self._changes = ChangeNotifier()
         self._backlog_bytes = 0
         self._has_capacity = asyncio.Event()
         self._has_capacity.set()
 
-    def put(self, outgoing: OutgoingBatch) -> None:
-        if outgoing.events or outgoing.client_messages:
+    def put(self, outgoing: OutgoingBatch | Replay) -> None:
+        if isinstance(outgoing, Replay):
+            self._replays.add(outgoing)
+            self._changes.notify()
+        elif outgoing.events or outgoing.client_messages:
             self._backlog_bytes += outgoing.cost_bytes
             if self._backlog_bytes > BACKLOG_LIMIT_BYTES:
                 self._has_capacity.clear()
@@ -118,22 +106,38 @@ class StreamPublisher:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        await self._bus.subscribe(f"{self._probes}.>", self._on_probe_answer)
+        await self._bus.subscribe(self._probes.all, self._on_probe_answer)
+        in_a_row = 0
         while True:
-            await self._changes.wait_until(lambda: bool(self._backlog))
-            await self._regain_lease()
-            await self._publish(self._backlog[0])
-            self._backlog_bytes -= self._backlog.popleft().cost_bytes
-            if self._backlog_bytes <= BACKLOG_LIMIT_BYTES // 2:
-                self._has_capacity.set()
+            await self._changes.wait_until(self._has_any)
+            if self._backlog and (in_a_row < _LIVE_IN_A_ROW or not self._replays):
+                in_a_row += 1
+                await self._publish_next()
+            else:
+                in_a_row = 0
+                with self._isolation.of(None, "sending again"):
+                    await self._regain_lease()
+                    _, messages = self._replays.take(SLICE)
+                    await self._publish(OutgoingBatch(client_messages=messages))
             self._changes.notify()
             await asyncio.sleep(0)  # publish only buffers: let the NATS client flush
 
+    def _has_any(self) -> bool:
+        return bool(self._backlog or self._replays)
+
+    async def _publish_next(self) -> None:
+        with self._isolation.of(None, "publishing"):
+            await self._regain_lease()
+            await self._publish(self._backlog[0])
+        self._backlog_bytes -= self._backlog.popleft().cost_bytes
+        if self._backlog_bytes <= BACKLOG_LIMIT_BYTES // 2:
+            self._has_capacity.set()
+
     async def drain(self, limit_s: float) -> None:
-        """Return once the backlog is published, or after `limit_s`."""
+        """Return once everything is published, or after `limit_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                await self._changes.wait_until(lambda: not self._backlog)
+                await self._changes.wait_until(lambda: not self._has_any())
 
     async def _regain_lease(self) -> None:
         """Wait until NATS is connected and the lease is valid."""
@@ -142,13 +146,13 @@ class StreamPublisher:
             connection = self._bus.connections
             if self._lease.is_valid(connection):
                 return
-            client_messages = [
-                client_message
+            requests = {replay.request for replay in self._replays}.union(
+                client_message.request
                 for outgoing in self._backlog
                 for client_message in outgoing.client_messages
-            ]
+            )
             await self._check_streams(
-                {each.request for each in client_messages if not each.request.end_published}
+                {request for request in requests if not request.end_published}
             )
             if connection == self._bus.connections:
                 self._lease.restore(connection)
@@ -156,15 +160,17 @@ class StreamPublisher:
 
     async def _on_probe_answer(self, message: IncomingMessage) -> None:
         if message.no_responders and self._lease.now() > self._ignore_missed_until:
-            self._on_missed(message.subject.removeprefix(f"{self._probes}."))
+            if (inbox := self._probes.inbox(message.subject)) is not None:
+                self._on_missed(inbox)
 
     async def _publish(self, outgoing: OutgoingBatch) -> None:
         by_owner: defaultdict[ControllerId, list[RequestEvent]] = defaultdict(list)
-        for owner, event in outgoing.events:
-            by_owner[owner].append(event)
+        for request, event in outgoing.events:
+            by_owner[request.owner].append(event)
         for owner, events in by_owner.items():
-            body = RequestEvents(worker=self._worker, boot_id=self._boot_id, events=events)
-            await self._send(subjects.request_event(owner), encode(body))
+            with self._isolation.of(None, "the events for a leader"):
+                body = RequestEvents(worker=self._worker, boot_id=self._boot_id, events=events)
+                await self._send(subjects.request_event(owner, self._worker), encode(body))
         ended: list[ActiveRequest] = []
         multiplexed: defaultdict[str, list[OutgoingMessage]] = defaultdict(list)
         for client_message in outgoing.client_messages:
@@ -191,16 +197,17 @@ class StreamPublisher:
     ) -> None:
         """Publish one NATS message: a single client message, or several for a multiplexed inbox;
         one that is too large is split, or replaced by an error."""
-        payload = _encode(
-            client_messages, [client_message.message for client_message in client_messages]
-        )
-        if len(payload) > self._bus.max_payload:
-            if len(client_messages) > 1:
-                for client_message in client_messages:
-                    await self._send_client_messages(inbox, [client_message])
+        is_one = len(client_messages) == 1
+        with self._isolation.of(client_messages[0].request if is_one else None, "a message"):
+            payload = _encode(client_messages, [each.message for each in client_messages])
+            if is_one and len(payload) > self._bus.max_payload:
+                payload = _encode(client_messages, [_too_large(client_messages[0], len(payload))])
+            if len(payload) <= self._bus.max_payload:
+                await self._send(inbox, payload, reply=self._probe(inbox, client_messages))
                 return
-            payload = _encode(client_messages, [_too_large(client_messages[0], len(payload))])
-        await self._send(inbox, payload, reply=self._probe(inbox, client_messages))
+        if not is_one:
+            for client_message in client_messages:
+                await self._send_client_messages(inbox, [client_message])
 
     def _probe(self, inbox: str, client_messages: list[OutgoingMessage]) -> str:
         """Return a reply subject on which the server reports a missing subscriber, if a probe is
@@ -212,7 +219,7 @@ class StreamPublisher:
             if client_message.request.streams
             and not isinstance(client_message.message, DoneMessage | FailedMessage)
         ]
-        return f"{self._probes}.{inbox}" if any(due) else ""
+        return self._probes.subject(inbox, now) if any(due) else ""
 
     async def _send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         try:

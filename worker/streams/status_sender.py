@@ -8,7 +8,7 @@ from shared.messages.stream import KEEP_ALIVE_S
 from shared.stream_subscribers import PROBE_INTERVAL_S
 from worker.models.worker_models import ModelCatalogue
 from worker.requests.active_request import ActiveRequest
-from worker.streams.publisher import OutgoingBatch, OutgoingMessage
+from worker.streams.outgoing import OutgoingBatch, OutgoingMessage
 
 _PROGRESS_INTERVAL_S = 0.5
 
@@ -44,20 +44,6 @@ class StreamStatusSender:
             self.send(request)
         elif request.status == "loading" and silent_s >= _PROGRESS_INTERVAL_S:
             self._send_loading(request)
-
-    def replay(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
-        """Resend a stream to one inbox, from a token index on; `choice` None: all choices."""
-        messages = request.replay(choice, index)
-        accepted = request.accepted_message()
-        if accepted is not None and request.end is None and not index:
-            messages.insert(0, accepted)
-        self._put(
-            OutgoingBatch(
-                client_messages=[
-                    OutgoingMessage(request, message, (inbox,)) for message in messages
-                ]
-            )
-        )
 
     def _send_loading(self, request: ActiveRequest) -> None:
         model = self._models[request.model]

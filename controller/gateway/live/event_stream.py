@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from controller.gateway.live.feed import LiveFeed
 from controller.gateway.live.rights import VIEWS, Caller
 from controller.gateway.live.table import event
+from controller.gateway.live.viewer_limits import ViewerLimits
 from controller.gateway.streaming_response import ResponseWriter, StalledReader, wait_for_disconnect
 from shared.errors import ClusterError, InvalidRequest
 from shared.version import VERSION
@@ -18,7 +19,6 @@ from shared.version import VERSION
 KEEP_ALIVE_S = 10.0
 _INTERVAL_S = 1.0
 """Between two events of a view, at least."""
-MAX_VIEWERS = 100
 
 
 def requested_views(query: str | None, caller: Caller) -> tuple[str, ...]:
@@ -48,6 +48,7 @@ class EventStreamResponse:
 
     Args:
         views: allowed for the caller.
+        limits: count the viewer; they were checked.
         is_allowed: whether the caller still has these rights; else the stream ends.
         send_timeout_s: maximum time that a viewer may read nothing.
     """
@@ -57,11 +58,13 @@ class EventStreamResponse:
         feed: LiveFeed,
         caller: Caller,
         views: Sequence[str],
+        limits: ViewerLimits,
         *,
         is_allowed: Callable[[], bool],
         send_timeout_s: float,
     ) -> None:
         self._feed = feed
+        self._limits = limits
         self._caller = caller
         self._views = views
         self._client = caller.key.client if caller.rights == "own" else None
@@ -76,6 +79,10 @@ class EventStreamResponse:
             await writer.write(b"")
             await writer.finish()
             return
+        with self._limits.counted(self._caller):
+            await self._watch(writer, receive)
+
+    async def _watch(self, writer: ResponseWriter, receive: Receive) -> None:
         self._feed.watch(self._views, self._client)
         sending = asyncio.create_task(self._send_events(writer))
         tasks = (sending, asyncio.create_task(wait_for_disconnect(receive)))

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -35,6 +36,7 @@ from shared.messages.control import ControlReply, ListRequests, ListSessions
 from shared.messages.health import ClusterHealth
 from shared.messages.request_list import RequestActivity, RequestList, RequestSummary
 from shared.messages.rollout import RolloutState, ShowRollout
+from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ _MAX_SESSIONS = 200
 _MAX_ASKED_WORKERS = 20
 """Workers that are asked in one tick what they do with requests, and which sessions they have."""
 _REPLY_S = 0.5
+_CONCURRENT_POLLS = 16
 _MAX_RECORDS = 200
 _ROLLOUT_FIELDS = {
     "version", "before", "phase", "steps", "step", "paused", "began_at", "since", "by", "note",
@@ -131,6 +134,9 @@ class LiveFeed:
         self._rollout_before: RolloutState | None = None
         self._due = {"sessions": 0.0, "rollout": 0.0}
         self._wake = asyncio.Event()
+        self._tasks = Tasks()
+        self._polled: set[object] = set()  # views whose polls run
+        self._poll_slots = asyncio.Semaphore(_CONCURRENT_POLLS)
         poller.on_poll.append(self._on_poll)
 
     # Viewers.
@@ -179,27 +185,43 @@ class LiveFeed:
 
     async def run(self) -> None:
         """Poll while there are viewers, until cancelled."""
-        while True:
-            await self._wake.wait()
-            try:
-                await self._tick()
-            except ClusterError as error:  # `overview` tells the problem
-                logger.debug("cannot poll the cluster: %s", error.message)
-            except Exception:  # a view fails, not the gateway
-                logger.exception("a view of the cluster failed")
-            self.changed.notify()
-            await asyncio.sleep(TICK_S)
+        try:
+            while True:
+                await self._wake.wait()
+                self._start_polls()
+                await asyncio.sleep(TICK_S)
+        finally:
+            await self._tasks.end()
 
-    async def _tick(self) -> None:
-        for view in list(self._requests.values()):
-            await self._poll_requests(view)
+    def _start_polls(self) -> None:
+        """Poll each view that is due, beside the others: one that is slow delays only itself."""
+        for view in self._requests.values():
+            self._start_poll(view, partial(self._poll_requests, view))
         now = time.monotonic()
         if self._watched["sessions"] and now >= self._due["sessions"]:
             self._due["sessions"] = now + _SESSIONS_EVERY_S
-            await self._poll_sessions()
+            self._start_poll("sessions", self._poll_sessions)
         if self._watched["rollout"] and now >= self._due["rollout"]:
             self._due["rollout"] = now + _ROLLOUT_EVERY_S
-            await self._poll_rollout()
+            self._start_poll("rollout", self._poll_rollout)
+
+    def _start_poll(self, view: object, poll: Callable[[], Awaitable[None]]) -> None:
+        """Run a poll of a view unless the last one still runs."""
+        if view not in self._polled:
+            self._polled.add(view)
+            self._tasks.start(self._poll(view, poll))
+
+    async def _poll(self, view: object, poll: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with self._poll_slots:
+                await poll()
+        except ClusterError as error:  # `overview` tells the problem
+            logger.debug("cannot poll the cluster: %s", error.message)
+        except Exception:  # a view fails, not the gateway
+            logger.exception("a view of the cluster failed")
+        finally:
+            self._polled.discard(view)
+        self.changed.notify()
 
     def _on_poll(self) -> None:
         health = self._poller.health
@@ -238,7 +260,9 @@ class LiveFeed:
 
     async def _poll_sessions(self) -> None:
         health = self._poller.health
-        workers = [worker.id for worker in health.workers] if health is not None else []
+        if health is None:
+            return  # which sessions there are is not known
+        workers = [worker.id for worker in health.workers]
         replies = await self._ask(workers[:_MAX_ASKED_WORKERS], ListSessions(limit=_MAX_SESSIONS))
         sessions = {worker: reply.sessions for worker, reply in replies.items()}
         rows = session_rows(sessions)

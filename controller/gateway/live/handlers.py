@@ -4,13 +4,14 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from controller.gateway.api_keys import ApiKeyRing
-from controller.gateway.endpoint import ShuttingDown, api_key, json_response
-from controller.gateway.live.event_stream import MAX_VIEWERS, EventStreamResponse, requested_views
+from controller.gateway.endpoint import ShuttingDown, api_key, json_response, peer_of
+from controller.gateway.live.event_stream import EventStreamResponse, requested_views
 from controller.gateway.live.feed import LiveFeed
 from controller.gateway.live.orders import OrderBody, OrderService
 from controller.gateway.live.rights import Caller, caller_of
+from controller.gateway.live.viewer_limits import ViewerLimits
 from controller.gateway.request_body import parse_body, read_body
-from shared.errors import ClusterError, Unavailable
+from shared.errors import ClusterError
 from shared.settings.gateway import GatewaySettings
 
 _MAX_ORDER_BYTES = 16 * 1024
@@ -26,18 +27,19 @@ class LiveHandlers:
         self._feed = feed
         self._orders = orders
         self._ring = ring
+        self._limits = ViewerLimits()
 
     async def events(self, request: Request) -> ASGIApp:
         caller = self._caller(request)
         views = requested_views(request.query_params.get("views"), caller)
         if self._feed.ended:
             raise ShuttingDown()
-        if self._feed.viewers >= MAX_VIEWERS:
-            raise Unavailable(f"{MAX_VIEWERS} viewers watch the cluster, the maximum")
+        self._limits.check(caller)
         return EventStreamResponse(
             self._feed,
             caller,
             views,
+            self._limits,
             is_allowed=lambda: self._has_key(request, caller),
             send_timeout_s=self._settings.send_timeout_ms / 1000,
         )
@@ -69,5 +71,4 @@ class LiveHandlers:
         requires_key = self._ring.requires_key
         key = self._ring.find(api_key(request))
         request.state.key = key
-        peer = request.client.host if request.client is not None else None
-        return caller_of(key, request.headers, peer, requires_key=requires_key)
+        return caller_of(key, request.headers, peer_of(request), requires_key=requires_key)

@@ -56,15 +56,27 @@ def caller_of(
     check_origin(headers)
     if requires_key:
         return Caller(key, "admin" if key.admin else "own")
+    check_on_this_machine(headers, peer)
+    if not is_surely_loopback(_host_name(headers.get("host", ""))):
+        raise _refused("the Host header does not name this machine")
+    return Caller(key, "read")
+
+
+def check_on_this_machine(headers: Mapping[str, str], peer: str | None) -> None:
+    """Refuse callers without a key that are not programs on the gateway's machine.
+
+    Args:
+        headers, peer: as for `caller_of`.
+
+    Raises:
+        ClusterError: `not_allowed`.
+    """
     if peer is None or not is_surely_loopback(peer):
         raise _refused(
             "only programs on the gateway's machine may see the cluster without API keys"
         )
     if any(name in headers for name in _FORWARDED):
         raise _refused("behind a proxy the gateway shows the cluster only to callers with API keys")
-    if not is_surely_loopback(_host_name(headers.get("host", ""))):
-        raise _refused("the Host header does not name this machine")
-    return Caller(key, "read")
 
 
 def check_origin(headers: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ import orjson
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from controller.gateway.metrics import GatewayMetrics
+from controller.gateway.responses.client_shares import ClientShares
 from controller.gateway.responses.items import Item, ReferenceItem
 from shared.bus import ObjectStore
 from shared.codec import StrictInput, decode_object
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = 5.0
 _PAUSE_AFTER_FAILURE_S = 10.0
 _CONCURRENT_READS = 8
+_MAX_TURNS = 1000
+"""Stored responses that are read for one request, at most."""
 _RESPONSE, _TURN_ITEMS = "response", "items"
 _RESPONSE_ID = re.compile(r"resp_[0-9a-f]{24}")
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24})_i?[0-9]+")
@@ -92,10 +95,18 @@ class ResponseStore:
     Args:
         store: None to store nothing.
         max_bytes: maximum size of a conversation's items, as for the body of a request.
+        shares: None if one client may use the whole store.
     """
 
-    def __init__(self, store: ObjectStore | None, max_bytes: int, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        store: ObjectStore | None,
+        max_bytes: int,
+        metrics: GatewayMetrics,
+        shares: ClientShares | None = None,
+    ) -> None:
         self._store = store
+        self._shares = shares
         self._max_bytes = max_bytes
         self._metrics = metrics
         self._failed_at: float | None = None
@@ -150,8 +161,9 @@ class ResponseStore:
             RequestError: as `find`; or `payload_too_large`.
             Unavailable: as `find`.
         """
-        turn = await self._turn(client, response_id)
-        return [*await self._items(client, turn.before), *turn.input]
+        reading = _TurnReader(self, client, self._max_bytes)
+        turn = await reading.turn(response_id)
+        return [*await reading.items(turn.before), *turn.input]
 
     async def conversation(
         self, client: ClientName, previous_id: str | None, items: Sequence[Item]
@@ -163,60 +175,34 @@ class ResponseStore:
             RequestError: as `input_items`; `param` names the field of the missing id.
             Unavailable: as `find`.
         """
+        reading = _TurnReader(self, client, self._max_bytes)
         previous_ids: list[str] = []
         previous: list[dict[str, Any]] = []
         if previous_id is not None:
             try:
-                previous_ids = [*(await self._turn(client, previous_id)).before, previous_id]
-                previous = await self._items(client, previous_ids)
+                previous_ids = [*(await reading.turn(previous_id)).before, previous_id]
+                previous = await reading.items(previous_ids)
             except RequestError as error:
                 raise _with_param("previous_response_id", error) from None
         previous_item_ids = frozenset(item["id"] for item in previous)
-        read: dict[str, dict[str, Any]] = {}
         new: list[StrictInput | dict[str, Any]] = []
         for index, item in enumerate(items):
             if not isinstance(item, ReferenceItem):
                 new.append(item)
             elif item.id not in previous_item_ids:
                 try:
-                    new.append(await self._referenced(client, item.id, read))
+                    new.append(await reading.item(item.id))
                 except RequestError as error:
                     raise _with_param(f"input.{index}.id", error) from None
         return ResolvedConversation(
             previous_ids, previous_item_ids, _parsed(previous), _parsed(new)
         )
 
-    async def _referenced(
-        self, client: ClientName, item_id: str, read: dict[str, dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Return an item. Its id contains the id of its response.
+    async def turn(self, client: ClientName, response_id: str) -> StoredTurn:
+        """Return the items that a response of the client adds to its conversation.
 
-        Args:
-            read: the items of responses that were read, by id; is extended.
+        Raises: as `find`.
         """
-        if item_id not in read and (match := _ITEM_ID.fullmatch(item_id)) is not None:
-            turn = await self._turn(client, f"resp_{match[1]}")
-            read.update((item["id"], item) for item in turn.items)
-        if item_id not in read:
-            raise RequestError(f"item {item_id[:100]!r} not found", code="not_found")
-        return read[item_id]
-
-    async def _items(self, client: ClientName, ids: Iterable[str]) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = []
-        size = 0
-        remaining = iter(ids)
-        while batch := list(islice(remaining, _CONCURRENT_READS)):
-            for turn in await asyncio.gather(*(self._turn(client, id_) for id_ in batch)):
-                items += turn.items
-                size += len(orjson.dumps(turn.items))
-            if size > self._max_bytes:
-                raise RequestError(
-                    f"the conversation has more than {self._max_bytes} bytes",
-                    code="payload_too_large",
-                )
-        return items
-
-    async def _turn(self, client: ClientName, response_id: str) -> StoredTurn:
         stored = await self._read(client, response_id, _TURN_ITEMS)
         try:
             return _TURN.validate_python(stored, extra="ignore")
@@ -241,10 +227,12 @@ class ResponseStore:
     async def _put(
         self, store: ObjectStore, client: ClientName, response: dict[str, Any], turn: StoredTurn
     ) -> bool:
+        whole, items = orjson.dumps(response), orjson.dumps(turn)
         try:
+            await self._delete_oldest(store, client, response["id"], len(whole) + len(items))
             await asyncio.gather(
-                store.put(_name(client, response["id"], _RESPONSE), orjson.dumps(response)),
-                store.put(_name(client, response["id"], _TURN_ITEMS), orjson.dumps(turn)),
+                store.put(_name(client, response["id"], _RESPONSE), whole),
+                store.put(_name(client, response["id"], _TURN_ITEMS), items),
             )
         except JetStreamFull as error:
             logger.warning("response not stored: %s", error.message)
@@ -261,13 +249,86 @@ class ResponseStore:
             logger.warning("cannot delete the incomplete response: %s", error.message)
         return False
 
+    async def _delete_oldest(
+        self, store: ObjectStore, client: ClientName, response_id: str, size_bytes: int
+    ) -> None:
+        """Delete the client's oldest responses if its share is used up.
+
+        Raises:
+            JetStreamFull: the response does not fit into the share.
+            BusError: JetStream is unavailable.
+        """
+        if self._shares is None:
+            return
+        oldest = self._shares.reserve(client, response_id, size_bytes)
+        if oldest is None:
+            raise JetStreamFull(f"{client} has used its share of the store")
+        for each in oldest:
+            await self._delete(store, client, each)
+
     async def _delete(self, store: ObjectStore, client: ClientName, response_id: str) -> None:
+        if self._shares is not None:
+            self._shares.release(client, response_id)
         for kind in (_RESPONSE, _TURN_ITEMS):
             await store.delete(_name(client, response_id, kind))
 
     def _record_failure(self, reason: str) -> None:
         logger.warning("response not stored: %s", reason)
         self._failed_at = time.monotonic()
+
+
+class _TurnReader:
+    """Reads turns for one request, each once. Its methods raise as `ResponseStore.turn` does, and
+    RequestError with `payload_too_large`.
+
+    Args:
+        max_bytes: of the items of all turns together.
+    """
+
+    def __init__(self, store: ResponseStore, client: ClientName, max_bytes: int) -> None:
+        self._store = store
+        self._client = client
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._reads = 0
+        self._turns: dict[str, StoredTurn] = {}
+        self._items: dict[str, dict[str, Any]] = {}  # of these turns, by id
+
+    async def turn(self, response_id: str) -> StoredTurn:
+        if response_id not in self._turns:
+            self._reads += 1  # before others that run at the same time
+            if self._reads > _MAX_TURNS:
+                raise RequestError(
+                    f"the conversation has more than {_MAX_TURNS} stored responses",
+                    code="payload_too_large",
+                )
+            turn = await self._store.turn(self._client, response_id)
+            self._turns[response_id] = turn
+            self._items.update((item["id"], item) for item in turn.items)
+            self._bytes += len(orjson.dumps(turn.items))
+            if self._bytes > self._max_bytes:
+                raise RequestError(
+                    f"the conversation has more than {self._max_bytes} bytes",
+                    code="payload_too_large",
+                )
+        return self._turns[response_id]
+
+    async def items(self, response_ids: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the items of these responses, in order."""
+        items: list[dict[str, Any]] = []
+        remaining = iter(response_ids)
+        while batch := list(islice(remaining, _CONCURRENT_READS)):
+            for turn in await asyncio.gather(*map(self.turn, batch)):
+                items += turn.items
+        return items
+
+    async def item(self, item_id: str) -> dict[str, Any]:
+        """Return an item. Its id contains the id of its response."""
+        if item_id not in self._items and (match := _ITEM_ID.fullmatch(item_id)) is not None:
+            await self.turn(f"resp_{match[1]}")
+        if item_id not in self._items:
+            raise RequestError(f"item {item_id[:100]!r} not found", code="not_found")
+        return self._items[item_id]
 
 
 def _name(client: ClientName, response_id: str, kind: str) -> str:

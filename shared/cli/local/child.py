@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shared.folders import append_private
 from shared.service import PARENT_VARIABLE
 
 _KILL_AFTER_S = 5.0
@@ -36,7 +37,7 @@ class Child:
 
     async def start(self) -> None:
         """Start the process in its own session, so that Ctrl-C reaches only the parent."""
-        with self.log.open("ab") as log:
+        with append_private(self.log) as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,

@@ -19,6 +19,7 @@ from shared.cli.local.http_gateway import HttpGatewayProcess
 from shared.cli.local.nats_server import NatsServer
 from shared.cli.local.programs import program_path
 from shared.errors import ClusterError, SettingsError
+from shared.folders import make_private
 from shared.ids import LOCAL_CLIENT, ModelId
 from shared.settings import ClusterSettings
 from shared.settings.nats import NatsSettings
@@ -61,7 +62,7 @@ class LocalCluster:
         self._plan = plan
         self._settings = settings
         self._print_status = print_status
-        (plan.folder / "logs").mkdir(parents=True, exist_ok=True)
+        make_private(plan.folder / "logs")
         for old_log in (plan.folder / "logs").glob("*.log"):
             old_log.unlink()
         self.nats = NatsServer(plan.folder, plan.host, plan.port, plan.access.server_settings)

@@ -3,10 +3,11 @@
 Sizes are in powers of 1024 (MiB, GiB), as memory is sold and as `worker --check` prints it.
 """
 
-import re
 from datetime import datetime
 
 from rich.text import Text
+
+from shared.terminal_text import printable
 
 NO_VALUE = "-"
 """Placeholder for a missing value."""
@@ -19,19 +20,11 @@ _STYLES = {
     "unhealthy": "red", "failed": "red", "unavailable": "red", "stopped": "red", "hard": "red",
 }  # fmt: skip
 
-_ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
-
 _MIB = 2**20
 _GIB = 2**30
 _MINUTE_S = 60
 _HOUR_S = 3600
 _DAY_S = 86400
-
-
-def printable(text: str) -> str:
-    """Return the text in one line, without escape sequences and control characters."""
-    text = _ESCAPE_SEQUENCE.sub("", text)
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def plain_text(text: str, style: str = "") -> Text:

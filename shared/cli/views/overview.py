@@ -13,6 +13,7 @@ from shared.messages.controller_report import ControllerReport
 from shared.messages.engine_status import EngineStatus
 from shared.messages.health import ClusterHealth
 from shared.messages.worker_report import WorkerReport
+from shared.terminal_text import printable
 
 
 def attention(worker: WorkerReport) -> list[Text]:
@@ -92,14 +93,13 @@ def overview(health: ClusterHealth, width: int) -> list[Text]:
     lines.append(Text())
     for controller in health.controllers:
         lines += flow(_controller(controller), width, gap="  ")
-    return lines + _leader_problems(health.controllers, width)
+    lines += _leader_problems(health.controllers, width)
+    return lines + [line for text in _left_out(health) for line in wrap(text, width, hanging=2)]
 
 
 def _title(health: ClusterHealth, width: int) -> list[Text]:
     skills = [
-        Text.assemble(
-            (f"{formatting.printable(skill)}: ", "dim"), formatting.plain_text(", ".join(models))
-        )
+        Text.assemble((f"{printable(skill)}: ", "dim"), formatting.plain_text(", ".join(models)))
         for skill, models in health.skills.items()
     ]
     return flow([Text.assemble("Cluster ", formatting.state_text(health.status)), *skills], width)
@@ -126,12 +126,29 @@ def _controller(controller: ControllerReport) -> list[Text]:
         Text(f"{controller.failed_requests} failed", "red" if controller.failed_requests else ""),
         *([Text(f"{waiting} waiting for a worker", "yellow")] if waiting else []),
         *(
-            Text(f"circuit breaker of {formatting.printable(worker)}: {state}", "red")
+            Text(f"circuit breaker of {printable(worker)}: {state}", "red")
             for worker, state in controller.breakers.items()
         ),
         *([Text("needs a restart", "yellow")] if controller.needs_restart else []),
         Text(f"up {formatting.duration(controller.uptime_s)}"),
     ]
+
+
+def _left_out(health: ClusterHealth) -> list[Text]:
+    """Return which processes take no part in the cluster, and what helps."""
+    lines = []
+    for process in health.ignored:
+        what = "it" if process.protocol < health.protocol else "the rest of the cluster"
+        lines.append(
+            f"{process.kind} {printable(process.id)} speaks protocol "
+            f"{process.protocol}, this cluster {health.protocol}: upgrade {what}"
+        )
+    lines += [
+        f"worker {printable(worker.id)} accepts no work: it was claimed in term "
+        f"{worker.term}, of which no controller knows; restart it"
+        for worker in health.unclaimed
+    ]
+    return [formatting.plain_text(line, "yellow") for line in lines]
 
 
 def _leader_problems(controllers: Iterable[ControllerReport], width: int) -> list[Text]:

@@ -9,9 +9,9 @@ from rich.text import Text
 from shared.cli.rollout_orders import RolloutPlan
 from shared.cli.views import formatting
 from shared.cli.views.fitted_table import Column, table
-from shared.cli.views.formatting import printable
 from shared.messages.control import SettingChange
 from shared.messages.rollout import Rollout, RolloutState
+from shared.terminal_text import printable
 
 _EFFECTS = {
     "live": "changes at once",

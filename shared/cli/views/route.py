@@ -5,6 +5,7 @@ from rich.text import Text
 from shared.cli.views import formatting
 from shared.cli.views.fitted_table import Column, flow, table, wrap
 from shared.messages.routes import Route, RouteCandidate
+from shared.terminal_text import printable
 
 
 def route_lines(route: Route, width: int) -> list[Text]:
@@ -17,7 +18,7 @@ def route_lines(route: Route, width: int) -> list[Text]:
     if route.out:
         lines.append(Text())
         for each in route.out:
-            reason = f"{formatting.printable(each.worker)}: {formatting.printable(each.reason)}"
+            reason = f"{printable(each.worker)}: {printable(each.reason)}"
             lines += wrap(Text.assemble(reason, (f"  {each.code}", "dim")), width, hanging=2)
         if route.others_out:
             lines.append(Text(f"and {route.others_out} others", "dim"))
@@ -25,10 +26,10 @@ def route_lines(route: Route, width: int) -> list[Text]:
 
 
 def _title(route: Route) -> Text:
-    reason = formatting.printable(route.reason)
+    reason = printable(route.reason)
     if route.worker is None or route.model is None:
         return Text.assemble(("no worker", "bold red"), f": {reason}")
-    where = f"{formatting.printable(route.model)} on {formatting.printable(route.worker)}"
+    where = f"{printable(route.model)} on {printable(route.worker)}"
     return Text.assemble((where, "bold green"), f": {reason}")
 
 
@@ -36,9 +37,7 @@ def _facts(route: Route) -> list[Text]:
     facts = [("policy", route.policy), ("skill", route.skill), ("controller", route.controller)]
     if route.home is not None:
         facts.append(("session's last worker", route.home))
-    return [
-        Text.assemble((f"{name} ", "dim"), formatting.printable(value)) for name, value in facts
-    ]
+    return [Text.assemble((f"{name} ", "dim"), printable(value)) for name, value in facts]
 
 
 def _milliseconds(value: float) -> Text:

@@ -4,7 +4,7 @@ import pytest
 
 from controller.dispatch.dispatch_queue import DispatchOutcome
 from shared.ids import BootId
-from shared.messages.dispatch import Dispatch, DispatchRejection, DispatchResult
+from shared.messages.dispatch import Dispatch, DispatchRejection, DispatchReply, DispatchResult
 from shared.settings.controller import DispatchSettings
 from tests.controller.requests.driven_queue import BOOT, MAC, Queue
 from tests.controller.values import request
@@ -172,6 +172,19 @@ def test_of_an_answer_to_another_number_of_offers_nobody_knows_what_it_means(
     results = [_result(result)] * count
     code = "internal_error"
     assert _said(queue.reply(2, results)) == [("a", code, True), ("b", code, True)]
+    assert len(queue.queue) == 1
+
+
+def test_a_worker_that_cannot_read_a_message_has_refused_each_offer(queue: Queue) -> None:
+    """It is known that none runs there, so the worker is not at fault."""
+    queue.busy()
+    for name in "ab":
+        queue.offer(name)
+    queue.pass_time(1)
+    refusal = DispatchRejection(code="invalid_request", message="what is this?")
+    reply = DispatchReply(worker=MAC, boot_id=BootId("b1"), results=[], refusal=refusal)
+    outcomes = queue.queue.answered(2, reply, queue.now)
+    assert _said(outcomes) == [("a", "invalid_request", False), ("b", "invalid_request", False)]
     assert len(queue.queue) == 1
 
 

@@ -197,14 +197,3 @@ def test_what_another_boot_says_it_has_it_has() -> None:
     other = Sent(sent.worker, BootId("b2"), sent.number, sent.batch)
     driven.accept(other)
     assert (driven.state(), driven.known().boot_id) == ("running", "b2")
-
-
-def test_a_client_hears_of_a_worker_of_an_old_release_from_here_that_it_has_it() -> None:
-    """Others say so themselves."""
-    driven = Driven()
-    driven.join_old("w1")
-    driven.run()
-    (told,) = driven.told()
-    assert driven.words() == ["accepted"] and told.worker == "w1"
-    driven.run("whole", stream=False)
-    assert driven.words() == ["accepted"]

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.placement import Outcome, RequestPlacement
 from controller.fleet.worker_view import WorkerView
+from shared.ids import ClientName
 from shared.settings.controller import CircuitBreakerSettings as Limits
 from tests.controller.values import report
 
@@ -295,3 +296,17 @@ class BooksBesideAWorker(RuleBasedStateMachine):
 
 
 test_the_books_never_differ_from_what_can_be_known = BooksBesideAWorker.TestCase
+
+
+def test_requests_of_clients_are_counted_while_a_worker_has_them() -> None:
+    view = WorkerView(report("a"), seen_at=0.0)
+    eve, ada = ClientName("eve"), ClientName("ada")
+    placements = [RequestPlacement(view, 0.0, 0.0, client=client) for client in (eve, eve, ada)]
+    assert view.held == {eve: 2, ada: 1}
+    placements[0].accepted()
+    for placement in (placements[0], placements[0], placements[2]):
+        placement.ended("other", 1.0)
+    assert view.held == {eve: 1} and ada not in view.held
+    view.reset_unreported()
+    placements[1].ended("other", 2.0)
+    assert not view.held

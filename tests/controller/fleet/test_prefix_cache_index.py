@@ -14,6 +14,7 @@ from shared.ids import BootId, WorkerId
 from shared.messages.engine_status import EngineStatus, PrefixCacheStatus
 from shared.messages.events import KeptPrefixes, WorkerEvent
 from shared.messages.prefixes import session_link
+from shared.refused_messages import RefusedMessages
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.controller.values import ADA, report
 from tests.worker.virtual_time import Clock
@@ -27,7 +28,7 @@ def told(worker: str = "a", number: int = 1, *, boot: str = "b1", **fields: Any)
 
 
 def taken(bus: Bus, *messages: KeptPrefixes) -> PrefixCacheIndex:
-    kept = PrefixCacheIndex(bus, NodeRegistry(silence_limit_s=60))
+    kept = PrefixCacheIndex(bus, NodeRegistry(silence_limit_s=60), RefusedMessages())
     for message in messages:
         kept.apply_report(message)
     return kept
@@ -99,7 +100,7 @@ async def test_a_session_is_at_home_where_most_of_its_turns_are_known(bus: Bus) 
 
 async def test_the_answer_of_a_worker_that_left_meanwhile_is_not_kept(bus: Bus) -> None:
     registry = NodeRegistry(silence_limit_s=60)
-    kept = PrefixCacheIndex(bus, registry)
+    kept = PrefixCacheIndex(bus, registry, RefusedMessages())
     worker = SimulatedWorker(bus, "a")
     worker.kept = told("a", whole=True, links={"00": "memory"})
     await worker.join()
@@ -120,7 +121,7 @@ def expecting(
 ) -> PrefixCacheIndex:
     """Of workers whose engines have a KV memory."""
     registry = NodeRegistry(silence_limit_s=60)
-    kept = PrefixCacheIndex(Bus.__new__(Bus), registry, clock)
+    kept = PrefixCacheIndex(Bus.__new__(Bus), registry, RefusedMessages(), clock)
     for name in WORKERS:
         event = WorkerEvent(type="joined", worker=report(name, engines=engines))
         registry.on_worker_event(event, 0.0)

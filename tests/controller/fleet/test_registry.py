@@ -13,7 +13,6 @@ from shared.messages.controller_report import ControllerReport
 from shared.messages.events import ControllerEvent, EventType, WorkerEvent
 from shared.messages.model_status import ModelStatus
 from shared.settings.controller import CircuitBreakerSettings as Limits
-from shared.version import PROTOCOL
 from tests.controller.values import DEMO, able, models, report
 
 MAC = WorkerId("mac")
@@ -176,29 +175,14 @@ def test_each_boot_of_a_worker_is_to_be_claimed_anew(registry: NodeRegistry) -> 
     assert not registry.workers[0].claimed
 
 
-def test_the_highest_term_is_that_of_any_worker_or_controller(registry: NodeRegistry) -> None:
-    assert registry.highest_term == 0
-    registry.on_worker_event(said("joined", "a", term=3), now=0)
-    registry.on_controller_event(controller_said("heartbeat", "c1", term=2), now=0)
-    assert registry.highest_term == 3
-    registry.on_controller_event(controller_said("heartbeat", "c1", term=7), now=0)
-    assert registry.highest_term == 7
-    registry.on_controller_event(controller_said("left", "c1", term=7), now=0)
-    assert registry.highest_term == 3
-
-
-def test_controllers_of_a_release_without_a_leader_are_known(registry: NodeRegistry) -> None:
-    for name, protocol in (("c2", 1), ("c1", 1), ("c3", PROTOCOL)):
-        event = controller_said("heartbeat", name).model_copy(update={"protocol": protocol})
-        registry.on_controller_event(event, now=0)
-    assert registry.old_controllers == ["c1", "c2"]
-    registry.on_controller_event(controller_said("heartbeat", "c1"), now=1)
-    assert registry.old_controllers == ["c2"]
-
-
-def test_a_worker_is_known_with_the_protocol_that_it_speaks(registry: NodeRegistry) -> None:
-    registry.on_worker_event(said("joined").model_copy(update={"protocol": 1}), now=0)
-    assert registry.workers[0].protocol == 1
+def test_the_terms_for_which_workers_refuse_the_leader_are_known(registry: NodeRegistry) -> None:
+    for name in ("a", "b"):
+        registry.on_worker_event(said("joined", name), now=0)
+    assert registry.refused_terms == []
+    registry.workers[0].refused_term = 7
+    assert registry.refused_terms == [7]
+    registry.on_worker_event(said("joined", "a", boot="b2"), now=1)
+    assert registry.refused_terms == []
 
 
 # Who has which model.

@@ -25,6 +25,7 @@ from shared.errors import ClusterError, SettingsError
 from shared.ids import ClientName
 from shared.settings.gateway import GatewaySettings
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process, make_key
+from tests.faults.asks import ENDLESS
 from tests.processes import SCRIPTS, ClusterProcess, wait_for
 
 
@@ -176,7 +177,10 @@ def keyed(
         "other": ["--model", "another"],
         "low": ["--max-priority", "low"],
         "few": ["--requests-per-minute", "2"],
+        "reader": ["--requests-per-minute", "3"],
         "short": ["--tokens-per-minute", "10"],
+        "hasty": ["--tokens-per-minute", "40"],
+        "busy": ["--tokens-per-minute", "100"],
         "single": ["--max-concurrent", "1"],
     }
     keys = {client: make_key(file, client, *given) for client, given in limits.items()}
@@ -274,6 +278,64 @@ def test_who_used_its_requests_or_tokens_is_told_when_to_come_again(
     assert 0 < int(refused.headers["retry-after-ms"]) <= 60_000
     assert refused.headers["x-should-retry"] == "true"
     assert _ask(keyed, "ada").status_code == 200
+
+
+_ENDLESS = {"max_tokens": 900, "stream": True, "logit_bias": ENDLESS}
+
+
+def test_who_hangs_up_before_the_end_has_used_what_came_until_then(
+    keyed: tuple[GatewayProcess, dict[str, str]],
+) -> None:
+    process, keys = keyed
+    body = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], **_ENDLESS}
+    headers = {"x-api-key": keys["hasty"]}
+    url = f"{process.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=60) as stream:
+        lines = (line for line in stream.iter_lines() if line.startswith("data: "))
+        received = 0
+        while received < 60:  # a chunk may have several tokens
+            delta = json.loads(next(lines).removeprefix("data: "))["choices"][0]["delta"]
+            received += len(delta.get("content") or "")
+    wait_for(lambda: _ask(keyed, "hasty").status_code == 429, "its tokens are used")
+    metrics = httpx.get(f"{process.url}/metrics", headers={"x-api-key": keys["admin"]}).text
+    completion = next(line for line in metrics.splitlines() if line.startswith(
+        'mlx_gateway_tokens_total{client="hasty",kind="completion"'))  # fmt: skip
+    assert float(completion.split()[-1]) >= 40
+
+
+def test_tokens_of_a_running_stream_count_before_its_end(
+    keyed: tuple[GatewayProcess, dict[str, str]],
+) -> None:
+    process, keys = keyed
+    body = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], **_ENDLESS, "n": 32}
+    url = f"{process.url}/v1/chat/completions"
+    with httpx.stream(
+        "POST", url, json=body, headers={"x-api-key": keys["busy"]}, timeout=60
+    ) as stream:
+        lines = (line for line in stream.iter_lines() if line.startswith("data: "))
+        wait_for(lambda: next(lines) and _ask(keyed, "busy").status_code == 429, "they count")
+        assert next(lines) != "data: [DONE]"
+
+
+def test_who_has_used_its_requests_does_not_read_stored_responses_either(
+    keyed: tuple[GatewayProcess, dict[str, str]],
+) -> None:
+    process, keys = keyed
+    headers = {"x-api-key": keys["reader"]}
+    unknown = f"resp_{'0' * 24}"
+    url = f"{process.url}/v1/responses"
+    body = {"input": "Hi", "previous_response_id": unknown}
+
+    def statuses() -> list[int]:
+        return [
+            httpx.post(url, json=body, headers=headers).status_code,
+            httpx.get(f"{url}/{unknown}", headers=headers).status_code,
+            httpx.get(f"{url}/{unknown}/input_items", headers=headers).status_code,
+        ]
+
+    assert statuses() == [400, 404, 404]
+    assert statuses() == [429] * 3
+    assert httpx.delete(f"{url}/{unknown}", headers=headers).status_code == 429
 
 
 def test_more_at_once_than_allowed_are_refused_until_one_ends(

@@ -74,7 +74,8 @@ def test_without_the_setting_no_page_may_call(http: httpx.Client) -> None:
         refused = _preflight(http, path, method, _PAGE)
         assert refused.status_code == 405 and not _speaks_of_access(refused)
     answer = http.post(CHAT, json=_BODY, headers={"origin": _PAGE})
-    assert answer.status_code == 200 and not _speaks_of_access(answer)
+    assert answer.status_code == 403 and not _speaks_of_access(answer)
+    assert "gateway.cors_origins" in answer.json()["error"]["message"]
 
 
 def test_a_browser_is_told_that_the_page_may(page: httpx.Client) -> None:

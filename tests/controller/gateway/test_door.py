@@ -87,7 +87,7 @@ def test_what_is_no_request_is_refused(http: httpx.Client, body: bytes) -> None:
          "structured_outputs"),
         ({"reasoning_effort": "very"}, "reasoning_effort"),
         ({"thinking_budget": -1}, "thinking_budget"),
-        ({"chat_template_kwargs": {"a": 10**30}}, None),
+        ({"chat_template_kwargs": {"a": 10**30}}, "chat_template_kwargs.a"),
         ({"messages": [{"role": "function", "name": "x", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]},
          "messages.0.tool_calls.0.function"),
@@ -182,6 +182,41 @@ def test_other_paths_lead_nowhere(gateway: GatewayProcess, path: str) -> None:
     request = f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     (answer,) = answers(gateway, request.encode())
     assert answer.status == 404 and answer.error["code"] in ("not_found", "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers", "statuses"),
+    [
+        (b"GET http://evil.example/health HTTP/1.1", b"", [200]),
+        (b"GET //evil.example/health HTTP/1.1", b"", [404]),
+        (b"GET /v1/models/%00%ff%1b HTTP/1.1", b"", [404]),
+        (b"GET /%0d%0aset-cookie:x%00 HTTP/1.1", b"", [404]),
+        (b"GET /v1/responses/%ff%0a HTTP/1.1", b"", [404]),
+        (b"GET /health?" + b"a" * 60_000 + b" HTTP/1.1", b"", [431]),
+        (b"GET /v1/models HTTP/1.1", b"x-request-id: a\x1b[2J\r\n", [400]),
+        (b"GET /v1/models HTTP/1.1", b"x-request-id: a\xc2\x9b\r\n", [200]),
+        (b"GET /v1/models HTTP/1.1", b"authorization: Bearer " + b"k" * 1_000_000 + b"\r\n", [431]),
+        (b"GET /v1/models HTTP/1.1", b"authorization: Bearer \xff\xfe\r\n", [200]),
+        (b"POST /v1/completions HTTP/1.1", b"content-type: \xff\xfe\r\n", [400]),
+        (b"POST /v1/completions HTTP/1.1", b"content-encoding: \xff\r\n", [415]),
+        (b"POST /v1/completions HTTP/1.1", b"traceparent: 00-\xff\r\n", [400]),
+        (b"POST /v1/completions HTTP/1.1", b"content-length: 9223372036854775807\r\n", [413]),
+        (b"POST /v1/completions HTTP/1.1", b"content-length: 18446744073709551616\r\n", [400]),
+        (b"GET /health HTTP/1.1", b"expect: 100-continue\r\n", [200]),
+        (b"PRI * HTTP/2.0", b"", [400]),
+        (b"X" * 5000 + b" / HTTP/1.1", b"", [400]),
+        (b"PROPFIND /health HTTP/1.1", b"", [405]),
+        (b"OPTIONS * HTTP/1.1", b"", [404]),
+    ],
+    ids=range(20),
+)
+def test_odd_requests_get_one_clear_answer(
+    gateway: GatewayProcess, request_line: bytes, headers: bytes, statuses: list[int]
+) -> None:
+    request = request_line + b"\r\nhost: x\r\nconnection: close\r\n" + headers + b"\r\n"
+    found = answers(gateway, request)
+    assert [answer.status for answer in found] == statuses
+    assert not gateway.logged("a request failed")
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,13 @@ def cluster(roomy_model: Path) -> Iterator[ClusterProcess]:
         yield cluster
 
 
-def _cluster(model: Path, *, max_wait_ms: int) -> contextlib.AbstractContextManager[ClusterProcess]:
-    settings = {"CLUSTER__CONTROLLER__WAITING_ROOM__MAX_WAIT_MS": str(max_wait_ms)}
+def _cluster(
+    model: Path, *, max_wait_ms: int, migration_limit: int = 3
+) -> contextlib.AbstractContextManager[ClusterProcess]:
+    settings = {
+        "CLUSTER__CONTROLLER__WAITING_ROOM__MAX_WAIT_MS": str(max_wait_ms),
+        "CLUSTER__CONTROLLER__FAILOVER__MIGRATION_LIMIT": str(migration_limit),
+    }
     flags = ("--http-port", "0")
     return cluster_process(model=str(model), arguments=flags, settings=settings)
 
@@ -147,10 +152,14 @@ async def test_a_killed_gateway_breaks_its_streams_off_and_leaves_nothing_runnin
 
 
 async def test_a_killed_worker_is_told_as_an_error_that_may_be_tried_again(
-    cluster: ClusterProcess, http: httpx.AsyncClient
+    roomy_model: Path,
 ) -> None:
-    async with _under_way(http) as answers:
-        cluster.member("worker-1").kill()
+    """Where no answer moves to another worker, or to the same one when it is back."""
+    with _cluster(roomy_model, max_wait_ms=200, migration_limit=0) as cluster:
+        async with httpx.AsyncClient(base_url=cluster.ready["http_url"], timeout=_LIMIT_S) as http:
+            await wait_until(lambda: _serves(http), _LIMIT_S)
+            async with _under_way(http) as answers:
+                cluster.member("worker-1").kill()
     *streams, whole = answers
     assert [bytes(answer.body[-500:]) for answer in answers if answer.looks_whole] == []
     for stream in streams:

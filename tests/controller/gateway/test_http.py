@@ -191,6 +191,18 @@ def test_an_offer_of_another_protocol_is_passed_over(
     assert json.loads(several[2].body) == {"status": "ok"}
 
 
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+def test_an_offer_with_the_last_request_is_passed_over_too(
+    gateway: GatewayProcess, version: bytes
+) -> None:
+    offer = b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    for head, body in ((b"GET /health", b""), (b"POST " + CHAT.encode(), _BODY)):
+        length = b"content-length: %d\r\n" % len(body) if body else b""
+        request = b"%b %b\r\nhost: x\r\n" % (head, version) + length + offer + _END + body
+        (answer,) = answers(gateway, request + _HEALTH + _END)
+        assert answer.status == 200 and answer.headers["connection"] == "close"
+
+
 # Bodies.
 
 

@@ -11,7 +11,9 @@ from controller.gateway.api_keys import ApiKeyRing
 from controller.gateway.app import GatewayApp
 from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.model_resolver import ListedModel, ModelResolver
+from controller.gateway.rate_limiter import ClientRateLimiter
 from controller.gateway.responses.stored import ResponseStore
+from shared.bus import ReceiveStatistics
 from shared.settings.gateway import GatewaySettings
 
 
@@ -31,10 +33,11 @@ async def test_a_fault_is_told_in_the_shape_of_an_error_and_says_nothing_of_the_
 ) -> None:
     inference: Any = None
     live: Any = SimpleNamespace(events=None, order=None)
-    metrics = GatewayMetrics()
+    metrics = GatewayMetrics(ReceiveStatistics())
     stored = ResponseStore(None, 1, metrics)
+    quotas = ClientRateLimiter()
     app = GatewayApp(
-        GatewaySettings(), inference, _Broken(), ApiKeyRing(None), metrics, stored, live
+        GatewaySettings(), inference, _Broken(), quotas, ApiKeyRing(None), metrics, stored, live
     ).build()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:

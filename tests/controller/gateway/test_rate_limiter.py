@@ -80,3 +80,21 @@ async def test_a_place_is_given_back_whatever_happens() -> None:
             assert not await _may(quotas, key)
             raise RuntimeError
     assert await _may(quotas, key)
+
+
+async def test_tokens_are_charged_while_they_come_and_once() -> None:
+    quotas, key = ClientRateLimiter(), _key(tokens_per_minute=100)
+    meter = quotas.meter(key)
+    assert meter.is_due(time.monotonic()), "the prompt counts at once"
+    await meter.charge(60)
+    assert not meter.is_due(time.monotonic()) and meter.is_due(time.monotonic() + 60)
+    await meter.charge(60)
+    await meter.charge(50)
+    await meter.charge(99)
+    assert await _may(quotas, key)
+    await meter.charge(100)
+    assert not await _may(quotas, key)
+
+
+def test_without_a_limit_no_token_is_charged() -> None:
+    assert not ClientRateLimiter().meter(_key()).is_due(time.monotonic() + 10**9)

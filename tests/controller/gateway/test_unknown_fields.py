@@ -97,7 +97,7 @@ def test_an_error_names_ignored_fields_too(http: httpx.Client) -> None:
 
 
 def test_names_are_made_fit_for_a_header(http: httpx.Client) -> None:
-    names = ["a\r\nx-evil: 1", "é", "b,c", "d" * 5000, *(f"field_{n}" for n in range(500))]
+    names = ["a\r\nx-evil: 1", "é", "b,c", "d" * 1000, *(f"field_{n}" for n in range(500))]
     answer = http.post(CHAT, json=_with(**dict.fromkeys(names, 1)))
     value = answer.headers[_HEADER]
     assert answer.status_code == 200 and "x-evil" not in answer.headers

@@ -14,6 +14,7 @@ from shared.bus import IncomingMessage
 from shared.errors import BusTimeout, InvalidRequest, RequestError
 from shared.ids import ModelId, SkillName
 from shared.messages.dispatch import default_seed
+from shared.messages.request_parsing import RequestHeader
 from shared.settings import ClusterSettings
 from tests.controller.inbox import failed
 from tests.controller.running import Running
@@ -98,12 +99,12 @@ def test_the_size_limit_is_to_the_byte() -> None:
 
 def test_a_rejection_names_the_id_if_there_is_one_and_carries_the_error() -> None:
     error = InvalidRequest("n: too many", param="n")
-    end = rejection(b'{"request_id": "mine", "n": 999}', error, 2000)
+    end = rejection(RequestHeader.of(b'{"request_id": "mine", "n": 999}'), error, 2000)
     assert (end.request_id, end.attempt, end.worker) == ("mine", 2000, None)
     assert (end.error.code, end.error.param, end.error.message) == (
         "invalid_request", "n", "n: too many",
     )  # fmt: skip
-    assert rejection(b"nonsense", error, 0).request_id is None
+    assert rejection(RequestHeader.of(b"nonsense"), error, 0).request_id is None
 
 
 # Holding.
@@ -171,8 +172,9 @@ async def test_what_was_held_too_long_is_not_served(
     for name in ("old", "new"):
         await cluster.ask(request_id=name)
         await cluster.settle()
-    at, handle, held = handler._held[0]
-    handler._held[0] = at - 60.0, handle, held
+    held = [handler._held.pop() for _ in range(len(handler._held))]
+    for each, later_s in zip(held, (-60.0, 0.0), strict=True):
+        handler._held.add(each._replace(held_at=each.held_at + later_s))
     await serve()
     assert (await worker.next_dispatch()).request_id == "new"
     await cluster.settle()

@@ -1,6 +1,8 @@
 """Which workers have told what they have, and what may begin before all have."""
 
-from controller.lifecycle.claimed_workers import ClaimedWorkers
+import pytest
+
+from controller.lifecycle.claimed_workers import ClaimedWorkers, turns_wait_until
 from shared.ids import WorkerId
 
 ONE, OTHER = WorkerId("one"), WorkerId("other")
@@ -105,3 +107,38 @@ def test_turns_wait_for_what_was_lost_with_a_worker_before_the_term() -> None:
 
 def test_what_was_lost_long_before_the_term_is_not_waited_for() -> None:
     assert ClaimedWorkers([], 10.0, turns_wait_until=6.5).may_start(10.0, turn=True)
+
+
+# Until when turns wait.
+
+
+@pytest.mark.parametrize(
+    ("was_released", "started_at", "last_gone_at", "until"),
+    [
+        (True, 0.0, None, 99.0),
+        (True, 0.0, 98.0, 99.0),
+        (True, 97.0, None, 101.5),
+        (False, 0.0, None, 4.5),
+        (False, 0.0, 98.0, 102.5),
+        (False, 97.0, None, 101.5),
+        (False, 97.0, 98.0, 102.5),
+    ],
+)
+def test_turns_wait_for_workers_that_the_leader_may_not_know(
+    was_released: bool, started_at: float, last_gone_at: float | None, until: float
+) -> None:
+    """In a fault campaign a controller that had just started led after one that left in good order;
+    a worker stood still meanwhile, and the next turn of a session that it served began."""
+    assert until == turns_wait_until(
+        first_term=False,
+        was_released=was_released,
+        started_at=started_at,
+        settled_at=99.0,
+        last_gone_at=last_gone_at,
+    )
+
+
+def test_in_the_first_term_turns_wait_for_nothing() -> None:
+    assert 0.0 == turns_wait_until(
+        first_term=True, was_released=False, started_at=5.0, settled_at=8.0, last_gone_at=None
+    )

@@ -19,7 +19,7 @@ from tests.controller.requests.claimed import (
     turn_with_history,
     wanted,
 )
-from tests.controller.requests.driven import INBOX, LATER, LEADER, Driven
+from tests.controller.requests.driven import INBOX, LATER, LEADER, LEADER_BOOT, Driven
 from tests.controller.requests.states import in_state
 
 # Keys, then contents.
@@ -28,7 +28,10 @@ from tests.controller.requests.states import in_state
 def test_a_worker_tells_its_keys_first_and_then_what_is_not_known() -> None:
     driven = Driven(term=2, unclaimed=["w1"])
     (claim,) = driven.new(SendControlOrder)
-    assert (claim.worker, claim.order) == ("w1", ClaimWorker(term=2, controller=LEADER))
+    assert (claim.worker, claim.order) == (
+        "w1",
+        ClaimWorker(term=2, controller=LEADER, boot_id=LEADER_BOOT),
+    )
     had = old_dispatch("r", 3, 1, 2)
     driven.claimed("w1", key_of(had))
     assert (driven.state(), driven.known().worker, driven.known().tokens) == ("running", "w1", 2)

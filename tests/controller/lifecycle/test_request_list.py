@@ -64,8 +64,8 @@ def test_the_parts_of_a_list_are_not_listed() -> None:
 
 def test_a_running_request_has_every_field() -> None:
     one = _in("running", "r", priority="urgent", session_id="talk", now=10.0)
-    one.worker, one.attempt, one.migrations = WorkerId("mac"), 1002, 1
-    one.failed_workers = {WorkerId("mini"), WorkerId("air")}
+    one.worker, one.attempt, one.failures.migrations = WorkerId("mac"), 1002, 1
+    one.failures.workers = {WorkerId("mini"), WorkerId("air")}
     one.reason = "every worker was full"
     (summary,) = _listed(one).requests
     assert summary.model_dump() == {

@@ -1,8 +1,11 @@
 """Lists of prompts, and choices that no worker decodes at once, by value: which parts go when, and
 what the client hears of them as one stream."""
 
+import pytest
+
 from controller.prompt_lists.list_parts import first_part, part_id
 from controller.prompt_lists.list_runner import MAX_UNPLACED
+from shared.bus import IncomingMessage
 from shared.ids import ClientName, RequestId
 from shared.messages.dispatch import choice_seed
 from shared.messages.stream import (
@@ -300,3 +303,12 @@ def test_what_an_attempt_that_was_given_up_still_says_is_not_passed_on(
     assert runner.chunks() == []
     runner.hear(ChunkMessage(first.request_id, 2, W1, ChoiceOutput(0, 0, [1], "<1>")))
     assert runner.tokens() == {0: [1]}
+
+
+def test_what_is_no_message_of_a_stream_is_counted_and_logged_once(
+    runner: DrivenRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        runner.receive(IncomingMessage(f"{RUNNER}.parts", "", b"junk"))
+    assert runner.refused.counts.total() == 100
+    assert len(caplog.records) == 1

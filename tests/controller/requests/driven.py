@@ -29,7 +29,7 @@ from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import TrackedRequest
 from controller.requests.request_trace import RequestTrace
 from shared.bus import Bus
-from shared.ids import ControllerId, RequestId, WorkerId
+from shared.ids import BootId, ControllerId, RequestId, WorkerId
 from shared.messages.control import ClaimedRequest, ClaimReport, ControlReply, RequestState
 from shared.messages.dispatch import (
     DispatchRejection,
@@ -42,14 +42,14 @@ from shared.messages.request_events import (
     TokensEmitted,
 )
 from shared.messages.stream import ErrorDetails, FailedMessage, StreamMessage
+from shared.refused_messages import RefusedMessages
 from shared.settings import ClusterSettings
 from shared.telemetry import SpanStart
-from shared.version import PROTOCOL
 from tests.controller.requests.wire import Sent, origin, word
 from tests.controller.values import ADA, request
 from tests.controller.values import report as worker_report
 
-LEADER = ControllerId("c-1")
+LEADER, LEADER_BOOT = ControllerId("c-1"), BootId("boot-of-c-1")
 INBOX = "_INBOX.x"
 LATER = "_INBOX.later"
 FULL: dict[str, Any] = {"max_queue_depth": 1, "queued_requests": 1}
@@ -91,14 +91,17 @@ class Driven:
         self.registry = NodeRegistry(3.0, settings.controller.circuit_breaker)
         for name in unclaimed:
             self._hear("joined", name)
-        self.kept = PrefixCacheIndex(Bus.__new__(Bus), self.registry, lambda: self.now)
+        self.kept = PrefixCacheIndex(
+            Bus.__new__(Bus), self.registry, RefusedMessages(), lambda: self.now
+        )
         self.machine = RequestStateMachine(
             LEADER,
+            LEADER_BOOT,
             term,
             settings,
             self.registry,
             self.kept,
-            ControllerMetrics(self.registry),
+            ControllerMetrics(self.registry, RefusedMessages()),
             lambda: 0.5,
             max_bytes=max_bytes,
             now=self.now,
@@ -119,6 +122,8 @@ class Driven:
 
     def on(self, event: Event) -> None:
         self.said += self.machine.on(event, self.now)
+        unexpected = self.machine.metrics.unexpected_triggers
+        assert not unexpected, (event, self.said[-4:])
 
     def pass_time(self, seconds: float) -> None:
         """As a leader's timer: whenever something is due."""
@@ -146,11 +151,6 @@ class Driven:
         worker = self.hear(name, "joined", boot=boot, **fields)
         self.claimed(name, *requests)
         return worker
-
-    def join_old(self, name: str) -> None:
-        """A worker of a release that knows no leader comes."""
-        self._hear("joined", name, protocol=1)
-        self.on(WorkerReported(WorkerId(name)))
 
     def hear(self, name: str, kind: EventType = "heartbeat", **fields: Any) -> WorkerId:
         """A worker tells how it stands."""
@@ -193,11 +193,9 @@ class Driven:
         assert view is not None, f"{name} is not there"
         return view
 
-    def _hear(
-        self, kind: EventType, name: str, *, protocol: int = PROTOCOL, **fields: Any
-    ) -> WorkerGone | None:
+    def _hear(self, kind: EventType, name: str, **fields: Any) -> WorkerGone | None:
         told = worker_report(name, **{"term": 0, "max_queue_depth": 0, **fields})
-        event = WorkerEvent(type=kind, worker=told, protocol=protocol)
+        event = WorkerEvent(type=kind, worker=told)
         return self.registry.on_worker_event(event, self.now)
 
     # Requests.

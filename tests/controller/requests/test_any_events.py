@@ -246,6 +246,7 @@ class AnyEvents(RuleBasedStateMachine):
             self._carry()
         machine = self.driven.machine
         assert (len(machine._store), machine.active) == (0, 0)
+        assert machine._store.memory_bytes() == 0
         assert (machine.waiting, machine.offered) == (0, 0)
         for view in self.driven.registry.workers:
             books = view.load, view.unreported, view.choices, view.unreported_choices
@@ -329,19 +330,20 @@ class AnyEvents(RuleBasedStateMachine):
     def _hear(self, inbox: str, message: StreamMessage) -> None:
         if isinstance(message, DoneMessage | FailedMessage):
             key = inbox, message.request_id, message.attempt
-            assert self.ends.setdefault(key, message) == message, "two ends of one attempt"
+            first = self.ends.setdefault(key, message)
+            assert first == message, f"two ends of one attempt: {first} and {message}"
 
     def _inbox(self, asked: TrackedRequest, at: str) -> str:
         """Of one life of a request: half a minute after its end another one may begin."""
         known = self.driven.machine.find(asked.key)
-        if known is not None and known.fingerprint != asked.fingerprint:
-            return f"_INBOX.conflict.{next(self.numbers)}"
         is_old = (
             known is not None
             and (known.ended_at or math.inf) < self.driven.now - RETAINED_AFTER_END_S
         )
         if known is None or is_old:
             self.lives[asked.request_id] = next(self.numbers)
+        elif known.fingerprint != asked.fingerprint:
+            return f"_INBOX.conflict.{next(self.numbers)}"
         return f"_INBOX.{at}.{self.lives.get(asked.request_id)}"
 
     def _some(self, data: st.DataObject, what: str) -> TruthfulBoot:

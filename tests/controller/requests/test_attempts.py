@@ -6,7 +6,7 @@ from controller.fleet.registry import WorkerGone
 from shared.ids import BootId, WorkerId
 from shared.messages.control import CancelRequest
 from shared.messages.stream import DoneMessage, ErrorDetails, FailedMessage
-from tests.controller.requests.driven import Driven
+from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.wire import Sent
 
 STEEP = {"initial_delay_ms": 100, "multiplier": 3.0, "max_delay_ms": 5000, "jitter": 0}
@@ -67,7 +67,7 @@ def test_the_pauses_grow_and_there_are_so_many_attempts() -> None:
     driven = Driven("w1", "w2", "w3", retry={**STEEP, "max_attempts": 4})
     sent = driven.run()
     for pause_s in (0.1, 0.3, 0.9):
-        driven.requeue(sent)
+        driven.requeue(sent, "engine_crashed")
         driven.pass_time(pause_s - 0.01)
         assert driven.sent() == []
         sent = _next(driven, 0.02)
@@ -107,7 +107,7 @@ def test_why_an_attempt_failed_says_more_than_that_nobody_else_is_there() -> Non
     driven = Driven("w1", waiting_room={"max_wait_ms": 1000})
     driven.run()
     driven.leave("w1")
-    driven.pass_time(5)
+    driven.pass_time(13)
     assert _end(driven).code == "worker_lost"
 
 
@@ -126,7 +126,7 @@ def test_an_end_told_from_here_has_no_number_under_which_its_worker_may_have_tol
         driven.pass_time(0.6)
     if end == "is cancelled":
         driven.cancel()
-    driven.pass_time(5)
+    driven.pass_time(13)
     (told,) = [each for each in driven.told() if isinstance(each, DoneMessage | FailedMessage)]
     assert told.attempt == 2
 
@@ -187,11 +187,11 @@ def test_what_had_begun_goes_on_at_once_from_the_tokens_that_are_known() -> None
 
 def test_the_second_time_it_makes_a_pause() -> None:
     driven = Driven("w1", "w2", "w3", retry=STEEP)
-    driven.requeue(_begun(driven, 1))
-    driven.requeue(_next(driven, 0.0))
+    driven.requeue(_begun(driven, 1), "engine_crashed")
+    driven.requeue(_next(driven, 0.0), "engine_crashed")
     driven.pass_time(0.09)
     assert driven.sent() == []
-    driven.requeue(_next(driven, 0.02))
+    driven.requeue(_next(driven, 0.02), "engine_crashed")
     driven.pass_time(0.29)
     assert driven.sent() == []
     _next(driven, 0.02)
@@ -200,15 +200,54 @@ def test_the_second_time_it_makes_a_pause() -> None:
 
 def test_a_request_migrates_so_often_and_then_ends() -> None:
     driven = Driven("w1", "w2", failover={"migration_limit": 1})
-    driven.requeue(_begun(driven, 1))
-    driven.requeue(_next(driven, 0.0))
-    assert _end(driven).code == "draining"
+    driven.requeue(_begun(driven, 1), "engine_crashed")
+    driven.requeue(_next(driven, 0.0), "engine_crashed")
+    assert _end(driven).code == "engine_crashed"
+
+
+def test_a_token_between_two_failures_begins_the_count_anew() -> None:
+    driven = Driven("w1", "w2", retry=STEEP, failover={"migration_limit": 1})
+    sent = _begun(driven, 0)
+    for token in range(1, 20):
+        if token % 2:
+            driven.requeue(sent, "engine_crashed")
+        else:
+            driven.leave(sent.worker)
+            driven.join(sent.worker, boot=f"b{token}")
+        sent = _next(driven, 0.0)
+        driven.emit(sent, token, token)
+    assert sent.dispatch.migrations == 19
+    driven.finish(sent)
+    assert driven.state() == "finished"
+
+
+def test_full_queues_that_give_back_what_has_begun_never_end_it() -> None:
+    driven = Driven("w1", "w2", failover={"migration_limit": 1})
+    sent = _begun(driven, 1)
+    for _ in range(10):
+        driven.requeue(sent, "queue_full")
+        sent = _next(driven)
+    driven.finish(sent)
+    assert driven.state() == "finished"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_workers_that_drain_one_after_another_take_no_attempt_away(begun: bool) -> None:
+    driven = Driven("w1", "w2", retry={"max_attempts": 2}, failover={"migration_limit": 1})
+    sent = _begun(driven, 1) if begun else driven.run()
+    for _ in range(10):
+        driven.requeue(sent, "draining")
+        sent = _next(driven)
+    assert sent.dispatch.retries == 10
+    driven.requeue(sent, "engine_crashed")
+    driven.requeue(_next(driven), "engine_crashed")
+    assert _end(driven).code == "engine_crashed"
 
 
 def test_where_it_did_not_begin_again_before_the_worker_failed_it_is_a_migration_still() -> None:
     driven = Driven("w1", "w2", "w3")
-    driven.requeue(_begun(driven, 1))
-    driven.requeue(_next(driven, 0.0))
+    driven.requeue(_begun(driven, 1), "engine_crashed")
+    driven.requeue(_next(driven, 0.0), "engine_crashed")
     sent = _next(driven)
     assert sent.dispatch.resume is not None and sent.dispatch.resume.token_ids == {0: [1]}
     assert (sent.dispatch.retries, sent.dispatch.migrations) == (2, 2)
@@ -223,6 +262,53 @@ def test_while_no_worker_has_capacity_it_waits_with_what_is_known() -> None:
     assert set(driven.words()) == {"migrating"}
     driven.join("w2")
     assert _next(driven, 0.1).dispatch.resume is not None
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_a_worker_had_accepted_waits_for_capacity_until_its_deadline(begun: bool) -> None:
+    driven = Driven("w1", "w2", waiting_room={"max_wait_ms": 1000, "max_depth": 1})
+    sent = _begun(driven, 1) if begun else driven.run(timeout_ms=60_000)
+    for name in ("w1", "w2"):
+        driven.hear(name, **FULL)
+    driven.ask("new")
+    driven.leave(sent.worker)
+    for _ in range(30):
+        driven.hear("w2", **FULL)
+        driven.pass_time(1)
+    assert driven.state("new") == "failed" and driven.machine.waiting == 1
+    driven.hear("w2")
+    assert _next(driven, 0.1).worker == "w2"
+
+
+def test_a_stream_survives_a_restart_of_the_only_worker() -> None:
+    driven = Driven("w1", waiting_room={"max_wait_ms": 1000})
+    _begun(driven, 1)
+    driven.leave("w1")
+    driven.pass_time(10)
+    driven.join("w1", boot="b2")
+    assert _next(driven, 0.1).dispatch.resume is not None
+
+
+def test_what_a_full_queue_gave_back_waits_no_longer_than_a_new_request() -> None:
+    driven = Driven("w1", waiting_room={"max_wait_ms": 1000})
+    driven.requeue(driven.run(), "queue_full")
+    driven.hear("w1", **FULL)
+    driven.pass_time(2)
+    assert _end(driven).code == "queue_full"
+
+
+def test_what_was_interrupted_never_makes_room_in_the_queue() -> None:
+    driven = Driven("w1", "w2", waiting_room={"max_depth": 1})
+    started = [driven.run(f"r{number}", priority="low") for number in range(6)]
+    for name in ("w1", "w2"):
+        driven.hear(name, **FULL)
+    driven.ask("new", priority="high")
+    for sent in started:
+        driven.requeue(sent, "draining")
+    for name in ("w1", "w2"):
+        driven.hear(name, **FULL)
+    driven.pass_time(0.5)
+    assert driven.machine.waiting == 7
 
 
 def test_how_long_one_waited_is_told_of_the_worker_that_it_had_to_leave() -> None:

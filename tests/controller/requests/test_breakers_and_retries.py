@@ -65,11 +65,18 @@ async def test_a_worker_that_fails_often_is_left_alone(start: Start, how: str) -
         assert bad.unread == (0, 0)
 
 
-async def test_refusals_open_no_breaker(start: Start) -> None:
+@pytest.mark.parametrize("code", ["queue_full", "invalid_request", "internal_error"])
+async def test_refusals_open_no_breaker(start: Start, code: str) -> None:
+    """Also not what a worker says of one request that it could not process: its client could send
+    it to all workers."""
     async with start(circuit_breaker={"failure_threshold": 1}) as cluster:
         worker = await cluster.worker("w1")
-        worker.answer = refuse("queue_full")
-        await ask_and_wait(cluster)
+        worker.answer = refuse(code)
+        if code == "queue_full":
+            await ask_and_wait(cluster)
+        else:
+            inbox = await ask(cluster)
+            assert (await inbox.end()).error.code == code
         assert breaker(cluster, "w1").state(time.monotonic()) == "closed"
 
 
@@ -172,7 +179,7 @@ async def test_a_request_that_is_cancelled_in_the_pause_ends_as_cancelled(start:
         worker = await cluster.worker("w1")
         inbox = await ask(cluster)
         await worker.fail(await worker.next_dispatch(), terminal_sent=False)
-        await cluster.until(lambda: request_in(cluster).failures == 1)
+        await cluster.until(lambda: request_in(cluster).failures.count == 1)
         await cluster.query("cancel", "r")
         await hear_cancelled(inbox)
         assert worker.unread == (0, 0)

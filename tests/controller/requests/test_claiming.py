@@ -3,14 +3,16 @@ again, mean."""
 
 import pytest
 
-from controller.requests.events import LinkRestored
+from controller.requests.events import EndRequests, LinkRestored
 from controller.requests.instructions import SendControlOrder, SendRequestState
-from shared.ids import BootId
+from shared.ids import BootId, RequestId
 from shared.messages.control import CancelRequest, ClaimReport
 from shared.messages.dispatch import Continuation
 from shared.messages.events import KeptPrefixes
+from shared.messages.stream import ErrorDetails
 from tests.controller.requests.claimed import failure_of, key_of, old_dispatch, tell
 from tests.controller.requests.driven import LATER, Driven
+from tests.controller.values import ADA
 
 # Who has not answered.
 
@@ -102,6 +104,36 @@ def test_a_worker_that_comes_later_holds_up_nothing() -> None:
     driven.hear("w2", "joined")
     driven.ask(session_id="s")
     assert driven.next_sent().worker == "w1"
+
+
+def test_what_a_worker_had_counts_for_its_client_when_its_contents_are_here() -> None:
+    driven = Driven("w1", term=2, unclaimed=["w2"])
+    tell(driven, "w2", old_dispatch(prompt="x" * 10_000))
+    store = driven.machine._store
+    assert 10_000 < store.memory_bytes(ADA) == store.memory_bytes() < 15_000
+    driven.on(EndRequests((ADA, RequestId("r")), ErrorDetails.of("draining", "it shut down")))
+    assert store.memory_bytes() == 0
+
+
+def test_contents_that_come_after_the_end_of_their_request_change_nothing() -> None:
+    driven = Driven("w2", term=2, unclaimed=["w1"])
+    driven.claimed("w1", key_of(old_dispatch()))
+    order = driven.last_order("contents", "w1")
+    driven.on(EndRequests((ADA, RequestId("r")), ErrorDetails.of("draining", "it shut down")))
+    assert driven.known().state == "lost"
+    driven.answer(order, driven.reply("w1", contents=[old_dispatch()]))
+    assert driven.known().state == "lost"
+
+
+def test_contents_that_come_after_the_end_of_their_worker_change_nothing() -> None:
+    driven = Driven("w2", term=2, unclaimed=["w1"])
+    tell(driven, "w1", old_dispatch())
+    driven.claimed("w1", key_of(old_dispatch(), tokens=7))  # it misses an event
+    order, reply = driven.last_order("contents", "w1"), driven.reply("w1", contents=[])
+    driven.leave("w1")
+    assert driven.known().state == "backing_off"
+    driven.answer(order, reply.model_copy(update={"contents": [old_dispatch()]}))
+    assert driven.known().state == "backing_off"
 
 
 # Late claims.
@@ -307,30 +339,6 @@ def test_what_a_worker_keeps_of_prompts_is_told_with_its_claim() -> None:
     told = ClaimReport(term=1, kept=kept)
     driven.answer(driven.last_order("claim"), driven.reply("w1", claimed=told))
     assert driven.kept.links(worker) == {"00": "memory"}
-
-
-def test_a_worker_of_a_release_without_a_leader_is_not_asked() -> None:
-    driven = Driven()
-    driven.join_old("w1")
-    assert driven.new(SendControlOrder) == [] and driven.view("w1").claimed
-    sent = driven.run()
-    driven.finish(sent)
-    assert driven.state() == "finished"
-
-
-@pytest.mark.parametrize("why", ["quiet", "new connection"])
-def test_such_a_worker_keeps_what_it_has_though_it_cannot_tell_of_it(why: str) -> None:
-    driven = Driven()
-    driven.join_old("w1")
-    sent = driven.run()
-    driven.pass_time(2)
-    if why == "quiet":
-        driven.pass_time(7)
-    else:
-        driven.on(LinkRestored())
-    assert driven.state() == "running" and driven.new(SendControlOrder) == []
-    driven.finish(sent)
-    assert driven.state() == "finished"
 
 
 def test_who_lacks_the_tokens_that_an_ended_request_was_resumed_from_gets_it_anew() -> None:

@@ -273,9 +273,10 @@ def test_who_lacks_these_tokens_gets_them_also_before_a_worker_has_the_request()
 def test_a_new_run_is_still_cancelled_and_counts_what_failed_before() -> None:
     driven = Driven("w1")
     sent = driven.run(resume={"token_ids": [1, 2]})
-    driven.known().crashes = driven.known().failures = 1
+    driven.known().failures.crashes = driven.known().failures.count = 1
     driven.cancel()
     driven.ask(inbox=LATER)
     assert driven.known().cancelled
-    assert (driven.known().crashes, driven.known().failures) == (1, 1)
+    failures = driven.known().failures
+    assert (failures.crashes, failures.count) == (1, 1)
     assert driven.known().inboxes[-1] == LATER and sent.dispatch.attempt == 1

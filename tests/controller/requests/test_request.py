@@ -7,7 +7,6 @@ import pytest
 from controller.fleet.placement import RequestPlacement
 from controller.fleet.worker_view import WorkerView
 from controller.requests.client_messages import (
-    accepted_status,
     cancellation,
     failure,
     state_name,
@@ -127,12 +126,13 @@ def test_who_failed_is_avoided_and_who_had_begun_goes_on_with_the_same_model() -
     one = request()
     one.models = [ModelId("best"), DEMO]
     running(one).give_up_attempt(LOST, 1.0)
-    assert (one.failures, one.migrations, one.failed_workers) == (1, 0, {"mac"})
+    failures = one.failures
+    assert (failures.count, failures.migrations, failures.workers) == (1, 0, {"mac"})
     assert (one.worker, one.boot_id, one.failover, one.models) == (None, None, None, ["best", DEMO])
     running(one, now=2.0).record_tokens(emitted(0, 1), 2.0)
     one.give_up_attempt(LOST, 3.0)
-    assert (one.failures, one.migrations, one.models) == (2, 1, [DEMO])
-    assert (one.failover, one.last_error) == (("mac", 3.0), LOST)
+    assert (failures.count, failures.migrations, one.models) == (2, 1, [DEMO])
+    assert (one.failover, failures.last_error) == (("mac", 3.0), LOST)
 
 
 def test_a_worker_that_is_asked_counts_it_until_it_ends_there() -> None:
@@ -171,8 +171,7 @@ def test_of_too_many_listeners_the_oldest_goes_and_none_is_there_twice() -> None
 
 def test_its_messages_tell_how_it_stands() -> None:
     one = request(n=2)
-    accepted, waiting = accepted_status(one), waiting_status(one)
-    assert (accepted.status, accepted.seed, accepted.attempt) == ("accepted", 5, 0)
+    waiting = waiting_status(one)
     assert (waiting.status, waiting.worker, waiting.reason) == ("queued", None, "dispatching")
     running(one).record_tokens(emitted(0, 1), 0.0)
     assert (waiting_status(one).status, waiting_status(one).reason) == ("migrating", None)
@@ -238,7 +237,8 @@ def test_what_a_worker_claims_is_known_without_its_contents() -> None:
     one = claimed_request(_told(), MAC, BOOT, 4.0)
     assert one.runs_in(MAC, BOOT) and one.request is None
     assert (one.attempt, one.fingerprint, one.session, one.tokens) == (3, "f", (ADA, "s"), 7)
-    assert (one.failures, one.migrations, one.crashes) == (2, 1, 1)
+    failures = one.failures
+    assert (failures.count, failures.migrations, failures.crashes) == (2, 1, 1)
     assert one.reported_at == one.updated_at == 4.0
 
 
@@ -262,7 +262,8 @@ def test_what_no_worker_has_goes_to_the_next_leader_as_it_is() -> None:
     assert (carried.key, carried.state, carried.attempt) == (one.key, "waiting", 1)
     assert (carried.fingerprint, carried.seed) == (one.fingerprint, one.seed)
     assert (carried.session, carried.affinity) == ((ADA, "s"), (ADA, "s"))
-    assert (carried.failures, carried.migrations, carried.started) == (1, 1, True)
+    failures = carried.failures
+    assert (failures.count, failures.migrations, carried.started) == (1, 1, True)
     assert carried.elapsed_ms(50.0) == 2000 and carried.inboxes == one.inboxes
     assert carried.contents.request_id == "r"
 

@@ -113,6 +113,7 @@ class StoreBesideAList(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abc"))
     def add(self, name: str) -> None:
         one = request(name)
+        one.memory_bytes = 1000 + len(self.all)
         self.all.append(one)
         self.known.pop(name, None)
         self.known[name] = one
@@ -148,6 +149,8 @@ class StoreBesideAList(RuleBasedStateMachine):
         assert self.store._requests == {one.key: one for one in self.known.values()}
         active = [one for one in self.known.values() if not one.ended]
         assert list(self.store) == active and self.store.count(ADA) == len(active)
+        memory_bytes = sum(one.memory_bytes for one in active)
+        assert self.store.memory_bytes() == self.store.memory_bytes(ADA) == memory_bytes
 
 
 test_the_store_never_differs_from_a_list = StoreBesideAList.TestCase

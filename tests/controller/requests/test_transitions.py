@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from controller.requests.request import State
-from controller.requests.transitions import STATES, TRANSITIONS, Action, Trigger
+from controller.requests.transitions import LATE, STATES, TRANSITIONS, Action, Trigger
 from tests.controller.requests.driven import Driven
 
 _NOT_AT_A_WORKER = {"waiting", "fetching", "queued", "backing_off"}
@@ -31,6 +31,18 @@ def test_each_action_is_one_of_the_machine_and_happens_somewhere() -> None:
     assert happen == set(get_args(Action))
     actions = Driven("w1").machine._actions
     assert set(actions) == happen and all(map(callable, actions.values()))
+
+
+def test_what_may_come_late_has_no_action_there() -> None:
+    assert LATE.keys() <= TRANSITIONS.keys()
+    assert all(not late & TRANSITIONS[state].keys() for state, late in LATE.items())
+
+
+def test_a_trigger_without_an_action_is_counted_and_logged() -> None:
+    driven = Driven("w1")
+    driven.run()
+    driven.machine._fire(driven.known(), "backoff_ended")
+    assert driven.machine.metrics.unexpected_triggers == 1
 
 
 @pytest.mark.parametrize("trigger", ["cancel_requested", "end_requested"])

@@ -83,7 +83,7 @@ class TruthfulBoot:
 
     def go_on(self, driven: Driven, had: Had, what: str, code: str = "", *, heard: bool) -> None:
         """With a token, or to an end: `finish`, `fail`, `requeue`."""
-        batch = DispatchBatch(owner=LEADER, dispatches=[had.dispatch])
+        batch = DispatchBatch(owner=LEADER, term=1, dispatches=[had.dispatch])
         sent = Sent(WorkerId(self.name), self.id, 0, batch)
         if what == "token":
             had.tokens.append(len(had.tokens))

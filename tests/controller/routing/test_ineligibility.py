@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from controller.fleet.circuit_breaker import CircuitBreaker
+from controller.fleet.placement import RequestPlacement
 from controller.fleet.worker_view import WorkerView
 from controller.routing import (
     Ineligibility,
@@ -16,7 +17,7 @@ from controller.routing import (
     select_worker,
 )
 from shared.errors import ERROR_CODES
-from shared.ids import ModelId, WorkerId
+from shared.ids import ClientName, ModelId, WorkerId
 from shared.messages.base import PRIORITIES, Priority
 from shared.messages.model_status import ModelStatus
 from shared.messages.request import Requirements
@@ -302,6 +303,22 @@ def test_of_a_worker_that_was_started_again_its_present_state_is_told() -> None:
     error = refused(view("a", state="starting"), gone=[view("a")])
     assert error.message == "no worker can serve demo now: a is starting"
     assert error.is_temporary
+
+
+# Several clients.
+
+
+def test_a_client_that_has_many_requests_at_a_worker_leaves_the_last_slots_to_others() -> None:
+    one = view("a", queued_requests=95, max_queue_depth=100)
+    for _ in range(5):
+        RequestPlacement(one, 0.0, 0.0, client=ClientName("eve")).accepted()
+    one.renew(one.report, 1.0)
+    codes = [
+        (found := find_ineligibility(one, DEMO, RouteQuery([DEMO], client=ClientName(name)), 4.0))
+        and found.code
+        for name in ("eve", "ada")
+    ]
+    assert codes == ["queue_full", None]
 
 
 # A breaker.

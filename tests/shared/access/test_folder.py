@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -13,6 +14,7 @@ from pydantic import SecretStr
 from shared.access.certificates import new_authority, new_server
 from shared.access.folder import AccessFolder, ServerAddresses
 from shared.access.member_credentials import MemberCredentials
+from shared.access.nats_accounts import CLIENT_CONNECTIONS
 from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus
 from shared.errors import BusUnreachable, SettingsError
@@ -124,6 +126,67 @@ async def test_of_several_who_change_it_at_once_none_is_lost(folder: AccessFolde
 
     await asyncio.gather(*(asyncio.to_thread(add, number) for number in range(8)))
     assert len(AccessFolder(folder.path).users) == 8
+
+
+def accounts(folder: AccessFolder) -> dict[str, Any]:
+    """Those that the server is told of."""
+    config = json.loads((folder.path / CONFIG_NAME).read_text())
+    found: dict[str, Any] = config["accounts"]
+    return found
+
+
+def test_accounts_are_used_again_and_more_are_there_before_they_run_out(
+    folder: AccessFolder,
+) -> None:
+    with folder.changing():
+        folder.add("admin", "ada", now=NOW)
+        for name in ("a", "b", "c"):
+            folder.add("client", name, now=NOW)
+        folder.remove("client", "b")
+        folder.add("client", "d", now=NOW)
+        folder.rotate("client", "d")
+    again = AccessFolder(folder.path)
+    numbers = {user.name: user.account for user in again.users}
+    assert numbers == {"ada": None, "a": 0, "c": 2, "d": 1}
+    assert again.client_accounts == len(accounts(folder)) - 1 == 64
+    assert len(accounts(folder)["client-1"]["users"]) == 2, "both keys of one client"
+    with folder.changing():
+        for number in range(62):
+            folder.add("client", f"n-{number}", now=NOW)
+    assert folder.client_accounts == len(accounts(folder)) - 1 == 128
+
+
+def test_a_client_may_have_more_connections_than_others(folder: AccessFolder) -> None:
+    with folder.changing():
+        folder.add("client", "a", now=NOW, max_connections=100)
+        folder.add("client", "b", now=NOW)
+        folder.add("worker", "w", now=NOW)
+    limits = [accounts(folder)[f"client-{n}"]["limits"]["max_connections"] for n in range(3)]
+    assert limits == [100, CLIENT_CONNECTIONS, CLIENT_CONNECTIONS]
+    with folder.changing():
+        folder.limit("client", "b", 7)
+        with pytest.raises(SettingsError, match="only a client"):
+            folder.limit("worker", "w", 7)
+        with pytest.raises(SettingsError, match="only a client"):
+            folder.add("gateway", "g", now=NOW, max_connections=7)
+        with pytest.raises(SettingsError, match="there is no client 'c'"):
+            folder.limit("client", "c", 7)
+    assert accounts(folder)["client-1"]["limits"]["max_connections"] == 7
+
+
+def test_clients_of_a_folder_of_before_get_accounts(folder: AccessFolder) -> None:
+    with folder.changing():
+        for name in ("a", "b"):
+            folder.add("client", name, now=NOW)
+    file = folder.path / "users.json"
+    content = json.loads(file.read_text())
+    for user in content["users"]:
+        del user["account"], user["max_connections"]
+    file.write_text(json.dumps(content))
+    older = AccessFolder(folder.path)
+    with older.changing():
+        older.remove("client", "a")
+    assert [user.account for user in AccessFolder(folder.path).users] == [1], "b keeps its own"
 
 
 def test_wrong_orders_are_refused(folder: AccessFolder, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 from nats.aio.client import Client
 
 from shared.access.member_credentials import new_seed, public_key
+from shared.access.nats_accounts import User
 from shared.access.roles import Role
-from shared.access.server_config import User, server_config
+from shared.access.server_config import server_config
 from shared.messages.control import CONTROL_ORDERS
 from shared.messages.rollout import ROLLOUT_ORDERS
 from shared.subjects import SUBJECTS
@@ -89,8 +90,11 @@ ROWS = (
     Row("mlx.event.kept.w2", {"root"}, {"c-1", "root"}),
     Row("mlx.event.controller.c-1", {"c-1", "root"}, {"c-1", "root"}),
     Row("mlx.event.controller.c-2", {"root"}, {"c-1", "root"}),
-    Row("mlx.event.request.c-1", {"w1", "root"}, {"c-1", "root"}),
-    Row("mlx.event.request.c-2", {"w1", "root"}, {"root"}),
+    Row("mlx.event.request.c-1.w1", {"w1", "root"}, {"c-1", "root"}),
+    Row("mlx.event.request.c-1.w2", {"root"}, {"c-1", "root"}),
+    Row("mlx.event.request.c-1", {"root"}, {"root"}),
+    Row("mlx.event.request.c-2.w1", {"w1", "root"}, {"root"}),
+    Row("mlx.event.request.c-2.w2", {"root"}, {"root"}),
     # What JetStream keeps.
     Row("$KV.mlx_leader.controller", {"c-1", "root"}, {"c-1"}),
     Row("$KV.other.key", {"root"}),

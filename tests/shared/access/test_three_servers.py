@@ -135,7 +135,9 @@ def test_each_server_has_what_it_needs_and_no_secret_of_others(tmp_path: Path) -
         assert config["cluster"]["routes"] == [
             f"nats-route://{name}:6222" for name in names if name != server.names[0]
         ]
-        assert len(config["authorization"]["users"]) == 1 and config["cluster"]["tls"]["verify"]
+        assert (
+            len(config["accounts"]["cluster"]["users"]) == 1 and config["cluster"]["tls"]["verify"]
+        )
     assert len(keys) == 3
     with access.changing():
         access.renew_server(["mac-1.local", "mac-2.local", "mac-4.local"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 
 import pytest
@@ -206,3 +207,59 @@ async def test_closing_sends_what_is_buffered(bus: Bus, nats_settings: NatsSetti
         await leaving.publish("t.last", str(number).encode())
     await leaving.close()
     assert [int((await next_of(messages)).payload) for _ in range(100)] == list(range(100))
+
+
+async def test_a_subscription_that_ended_leaves_no_garbage(bus: Bus) -> None:
+    """A client makes one for each answer: what only the garbage collector can free costs it more
+    than all the rest of a message."""
+
+    async def one() -> None:
+        came = asyncio.Event()
+
+        async def on_message(message: IncomingMessage) -> None:
+            came.set()
+
+        subscription = await bus.subscribe(bus.new_inbox(), on_message)
+        await bus.publish(subscription._subject, b"")
+        await came.wait()
+        await subscription.unsubscribe()
+
+    await one()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            await one()
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
+
+
+async def test_a_subscription_that_ended_is_not_attached_to_a_new_client(bus: Bus) -> None:
+    """A client that was lost may be replaced at this very moment."""
+    messages: asyncio.Queue[IncomingMessage] = asyncio.Queue()
+    ended = await bus.subscribe("t.ended", messages.put)
+    await ended.unsubscribe()
+    await ended.attach(bus._client)
+    assert bus._client._receivers == {}
+    await bus.publish("t.ended", b"")
+    await bus.flush()
+    assert messages.empty()
+
+
+async def test_a_handler_that_ends_its_subscription_goes_on(bus: Bus) -> None:
+    """Also when somebody else ends it once more."""
+    began, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def on_message(message: IncomingMessage) -> None:
+        await subscription.unsubscribe()
+        began.set()
+        await may_end.wait()
+        ended.set()
+
+    subscription = await bus.subscribe("t.self", on_message)
+    await bus.publish("t.self", b"")
+    await asyncio.wait_for(began.wait(), 10)
+    await subscription.unsubscribe()
+    may_end.set()
+    await asyncio.wait_for(ended.wait(), 10)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from shared.access.folder import AccessFolder
 from shared.access.member_credentials import read_token
 from shared.access.stored_memberships import membership
 from shared.bus import Bus
@@ -99,6 +100,20 @@ async def test_a_new_key_is_good_at_once_and_the_old_one_until_it_is_retired(
         await connected(before, tmp_path, wait_s=0.5)
 
 
+async def test_a_limit_of_connections_holds_at_once(running: Auth, tmp_path: Path) -> None:
+    token = running("add", "client", "ada", "--max-connections", "1")
+    bus = await connected(token, tmp_path)
+    with pytest.raises(BusUnreachable, match="cluster auth limit"):
+        await connected(token, tmp_path, wait_s=0)
+    running("limit", "client", "ada", "--max-connections", "2")
+    await (await connected(token, tmp_path)).close()
+    assert bus.connections == 1
+    await bus.close()
+    (ada,) = (user for user in running.json("ls")["users"] if user["name"] == "ada")
+    assert ada["max_connections"] == 2
+    assert "only a client" in running.refused("limit", "admin", "ada", "--max-connections", "2")
+
+
 def test_it_lists_who_may_take_part_and_no_secret(auth: Auth) -> None:
     auth("init", "--host", "127.0.0.1")
     token = auth.json("add", "worker", "mac-1")["token"]
@@ -132,6 +147,13 @@ def test_several_servers_have_a_folder_each_and_the_way_to_their_machines_is_tol
     assert f"Copy each folder in {auth.folder}/servers to its machine" in told
     added = CliRunner().invoke(command, ["add", "client", "ada", "--folder", str(auth.folder)])
     assert "to their machines again" in added.stderr and "reload=nats-server.pid" in added.stderr
+    assert "restart the servers" not in added.stderr
+    access = AccessFolder(auth.folder)
+    with access.changing():
+        for number in range(63):
+            access.add("client", f"n-{number}", now="2026-11-29T12:00:00Z")
+    full = CliRunner().invoke(command, ["add", "client", "eve", "--folder", str(auth.folder)])
+    assert "restart the servers" in full.stderr, "a reload shows them no new account"
     another = Auth(auth.folder.parent / "another")
     assert "3 servers at least" in another.refused("init", "--clustered", *hosts[:4])
     assert not another.folder.exists()

@@ -85,6 +85,15 @@ def test_where_no_controller_takes_requests_it_is_tried_again_4_times_a_second_f
     assert caught.value.code == "no_controller"
 
 
+def test_that_there_is_no_controller_is_the_reason_also_if_it_was_heard_late() -> None:
+    stream = Simulated(_UNHEARD)
+    stream.run(0.9)
+    stream.recovery.on_no_controller(stream.now)
+    with pytest.raises(Unavailable) as caught:
+        stream.run(15.5)
+    assert caught.value.code == "no_controller"
+
+
 def test_a_controller_that_comes_in_time_is_enough() -> None:
     stream = Simulated(_UNHEARD)
     stream.recovery.on_no_controller(stream.now)

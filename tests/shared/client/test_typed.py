@@ -143,7 +143,7 @@ def test_a_schema_within_itself_is_refused() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100_000):
         deep = {"items": deep}
-    with pytest.raises(InvalidRequest, match="nested deeper than 64"):
+    with pytest.raises(InvalidRequest, match="nested deeper than 32"):
         response_format(deep)
 
 

@@ -85,12 +85,6 @@ def test_fields_of_a_newer_controller_are_ignored_in_a_request_too() -> None:
     assert decode(DispatchBatch, orjson.dumps(newer)) == message
 
 
-def test_dispatches_of_a_release_without_terms_have_none() -> None:
-    batch = DispatchBatch(owner=ControllerId("c"), dispatches=[dispatched({"prompt": "x"})])
-    assert "term" not in orjson.loads(encode(batch))
-    assert decode(DispatchBatch, encode(batch)).term is None
-
-
 @pytest.mark.parametrize("body", BODIES)
 def test_a_transferred_request_asks_for_the_same_and_keeps_its_fingerprint(
     body: dict[str, object],

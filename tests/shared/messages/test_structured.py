@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from shared.errors import InvalidRequest
-from shared.messages.request_parsing import parse_request
+from shared.messages.request_parsing import parse_measured
 from shared.messages.schemas import MAX_SCHEMA_BYTES, MAX_SCHEMA_NODES
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -30,7 +30,7 @@ def of_schema(schema: Any) -> dict[str, Any]:
 
 FAULTS: list[tuple[dict[str, Any], str, str]] = [
     (of_schema(5), "response_format.json_schema.schema", "a schema is an object"),
-    (of_schema(nested(70)), "response_format.json_schema.schema", "64 levels at items.items"),
+    (of_schema(nested(70)), "response_format", "32 levels"),
     (of_schema({"enum": [""] * MAX_SCHEMA_NODES}), "response_format.json_schema.schema", "values"),
     (of_schema({"const": "x" * MAX_SCHEMA_BYTES}), "response_format.json_schema.schema", "bytes"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema"),
@@ -50,7 +50,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [tool("a b")]}, "tools.0.function.name", "pattern"),
     ({"tools": [tool("</tool_call>")]}, "tools.0.function.name", "pattern"),
     ({"tools": [tool(), tool()]}, "tools", "now is defined twice"),
-    ({"tools": [tool(parameters=nested(70))]}, "tools.0.function.parameters", "64 levels"),
+    ({"tools": [tool(parameters=nested(70))]}, "tools", "32 levels"),
     ({"tools": [tool(parameters=[])]}, "tools.0.function.parameters", "an object"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
     ({"tools": [tool()], "tool_choice": "now"}, "tool_choice", "must be `none`"),
@@ -71,7 +71,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("body", "param", "words"), FAULTS)
 def test_a_fault_is_named_with_its_place(body: dict[str, Any], param: str, words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        parse_request(orjson.dumps({"messages": MESSAGES, **body}))
+        parse_measured(orjson.dumps({"messages": MESSAGES, **body}))
     assert caught.value.param == param
     assert caught.value.message.startswith(f"{param}: ") and words in caught.value.message
     assert len(caught.value.message) < 500
@@ -80,5 +80,5 @@ def test_a_fault_is_named_with_its_place(body: dict[str, Any], param: str, words
 def test_numbers_beyond_json_are_refused_in_a_schema() -> None:
     payload = b'{"prompt": "x", "structured_outputs": {"json": {"const": 1%s}}}' % (b"0" * 30)
     with pytest.raises(InvalidRequest, match="beyond JSON") as caught:
-        parse_request(payload)
+        parse_measured(payload)
     assert caught.value.param == "structured_outputs.json"

@@ -13,6 +13,7 @@ from shared.messages.worker_report import (
     QueueStatus,
     WorkerReport,
 )
+from shared.refused_messages import RefusedMessages
 from tests.controller.values import report as worker_report
 from worker.agent.metrics import worker_registry
 
@@ -21,7 +22,7 @@ _DEMO = ModelId("demo")
 
 def _samples(report: WorkerReport) -> dict[tuple[str, ...], float]:
     """By name and values of labels."""
-    text = generate_latest(worker_registry(lambda: report)).decode()
+    text = generate_latest(worker_registry(lambda: report, RefusedMessages())).decode()
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)

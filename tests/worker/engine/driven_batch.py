@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shared.ids import ModelId
+from tests.worker.engine.expected_tokens import ExpectedTokens, drawn_alone
 from worker.engine.batch import ModelBatch
 from worker.engine.decoding import DecodeGroup, SampledTokens
 from worker.engine.kv_block_store import KVBlockStore
@@ -211,6 +212,11 @@ def tokens_alone(model: LoadedModel, prepared: PreparedSequence) -> list[Generat
     single.add(prepared)
     single.finish()
     return single.tokens[prepared.order.sequence]
+
+
+def ids_alone(model: LoadedModel, prepared: PreparedSequence) -> ExpectedTokens:
+    """The tokens that a sequence gets when it is the only one."""
+    return drawn_alone(model.network, prepared, ids_of(tokens_alone(model, prepared)))
 
 
 def ids_of(tokens: Sequence[GeneratedToken]) -> list[int | None]:

@@ -3,7 +3,7 @@
 import queue
 from pathlib import Path
 
-from tests.worker.engine.driven_batch import DrivenBatch, ids_of, tokens_alone
+from tests.worker.engine.driven_batch import DrivenBatch, ids_alone
 from worker.engine.kv_block_store import KVBlockStore, PrefixCacheConfig
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefixPrefetcher
@@ -73,7 +73,7 @@ class KeptTexts:
         answers = [self.batch.ids(each.order.sequence) for each in sequences]
         if compare:
             for each, answer in zip(sequences, answers, strict=True):
-                assert answer == ids_of(tokens_alone(self._model, each)), each.order.sequence
+                assert answer == ids_alone(self._model, each), each.order.sequence
         return [[token for token in answer if token is not None] for answer in answers]
 
     def prefetch(self, *sequences: PreparedSequence) -> None:

@@ -18,6 +18,8 @@ from mlx_lm.models import (
 )
 from mlx_lm.models.cache import make_prompt_cache
 
+from tests.worker.engine.expected_tokens import ExpectedTokens, drawn_alone, likeliest
+from tests.worker.engine.watched_network import prepared
 from worker.engine.batching_verdicts import known_verdict
 from worker.engine.caches import CacheLayout
 from worker.engine.model import LoadedModel
@@ -268,18 +270,18 @@ def serving(model: LoadedModel, network: Any, *, batches_rows: bool | None = Non
     )
 
 
-def greedy_with_cache(network: Any, ids: Sequence[int], count: int) -> list[int]:
+def greedy_with_cache(network: Any, ids: Sequence[int], count: int) -> ExpectedTokens:
     """What mlx-lm's own cache gives for one sequence alone."""
     cache = make_prompt_cache(network)
     logits = network(mx.array([list(ids)]), cache=cache)
-    answer: list[int] = []
+    steps = []
     for _ in range(count):
-        answer.append(cast(int, mx.argmax(logits[0, -1]).item()))
-        logits = network(mx.array([[answer[-1]]]), cache=cache)
-    return answer
+        steps.append((cast(int, mx.argmax(logits[0, -1]).item()), logits[0, -1]))
+        logits = network(mx.array([[steps[-1][0]]]), cache=cache)
+    return likeliest(steps)
 
 
-def drawn_with_cache(network: Any, ids: Sequence[int], count: int, how: Sampling) -> list[int]:
+def drawn_with_cache(network: Any, ids: Sequence[int], count: int, how: Sampling) -> ExpectedTokens:
     """What is drawn from what mlx-lm's own cache gives for one sequence alone."""
     cache = make_prompt_cache(network)
     sampler = BatchSampler()
@@ -291,4 +293,4 @@ def drawn_with_cache(network: Any, ids: Sequence[int], count: int, how: Sampling
         drawn, _ = sampler.sample(logits, tokens[:, -1])
         answer.append(cast(int, drawn.item()))
         tokens = drawn[:, None]
-    return answer
+    return drawn_alone(network, prepared(0, list(ids), how=how), answer)

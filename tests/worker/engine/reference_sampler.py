@@ -38,7 +38,7 @@ def expect(
 ) -> Expected:
     """The token behind `answer_ids`, by the row's logits [V] for it."""
     processed = penalised(logits, how, prompt_ids, answer_ids)
-    if how.temperature < 1e-5 or how.top_p < 1e-5 or how.top_k == 1:
+    if _is_greedy(how):
         return Expected(int(processed.argmax()), _lead(processed) > _error_of(processed), 1)
     scores = processed / how.temperature
     noisy = scores + gumbel_noise(how, len(answer_ids), len(logits))
@@ -50,6 +50,32 @@ def expect(
     lead = _lead(np.where(perhaps, noisy, -np.inf))
     decided = clear and bool(surely[token]) and lead > 2 * error
     return Expected(token, decided, int(perhaps.sum()))
+
+
+def contenders(
+    logits: Array,
+    how: Sampling,
+    prompt_ids: Sequence[int],
+    answer_ids: Sequence[int],
+    gap: float,
+) -> set[int]:
+    """The tokens that may be drawn where the difference of any two logits may be off by `gap`."""
+    processed = penalised(logits, how, prompt_ids, answer_ids)
+    if _is_greedy(how):
+        return set(np.flatnonzero(processed >= processed.max() - gap).tolist())
+    scores, gap = processed / how.temperature, gap / how.temperature
+    noisy = scores + gumbel_noise(how, len(answer_ids), len(logits))
+    perhaps, surely = np.ones(len(scores), dtype=bool), np.ones(len(scores), dtype=bool)
+    if how.min_p > 0:
+        above = scores - scores.max() - np.log(how.min_p)
+        perhaps, surely = above >= -gap, above >= gap
+    if 0 < how.top_k < len(scores):
+        last, next_one = np.sort(scores)[::-1][how.top_k - 1 : how.top_k + 1]
+        perhaps, surely = perhaps & (scores >= last - gap), surely & (scores > next_one + gap)
+    in_nucleus, perhaps = _nucleus(scores, perhaps, how.top_p, gap)
+    surely = surely & in_nucleus
+    best = noisy[surely].max() if surely.any() else noisy[perhaps].max()
+    return set(np.flatnonzero(perhaps & (noisy >= best - gap)).tolist())
 
 
 def allowed(logits: Array, how: Sampling) -> set[int] | None:
@@ -124,6 +150,10 @@ def _nucleus(
     before = np.empty(len(scores))
     before[order] = np.cumsum(probabilities[order]) - probabilities[order]
     return kept & (before < top_p - error), kept & (before < top_p + error)
+
+
+def _is_greedy(how: Sampling) -> bool:
+    return how.temperature < 1e-5 or how.top_p < 1e-5 or how.top_k == 1
 
 
 def _error_of(scores: Array) -> float:

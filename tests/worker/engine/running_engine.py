@@ -74,6 +74,7 @@ class RunningEngine:
         kv_budget_bytes: int | None = None,
         evaluates_ahead: bool | None = None,
         kv_memory: PrefixCacheConfig = KV_MEMORY_DISABLED,
+        preparation_limit_s: float = 60.0,
     ) -> None:
         self._engine = Engine(
             self._collect,
@@ -85,6 +86,7 @@ class RunningEngine:
             adaptive=AdaptiveBatchingSettings(),
             evaluates_ahead=evaluates_ahead,
             kv_memory=kv_memory,
+            preparation_limit_s=preparation_limit_s,
         )
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)

@@ -16,6 +16,7 @@ from mlx_lm.utils import load
 from shared.errors import ModelError
 from shared.ids import ModelId
 from tests.adapters import make_adapter, make_peft_adapter
+from tests.worker.engine.expected_tokens import ExpectedTokens, likeliest
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from worker.engine.model import LoadedModel, load_model
 from worker.link.facts import ModelFailed, ModelLoaded
@@ -44,11 +45,11 @@ def engine(tiny_model: Path) -> Iterator[RunningEngine]:
         yield running
 
 
-def _solo(model: Path, adapter: Path | None) -> list[int]:
+def _solo(model: Path, adapter: Path | None) -> ExpectedTokens:
     """What mlx-lm says, beyond any end token."""
     network, tokenizer = load(str(model), adapter_path=str(adapter) if adapter else None)
     prompt = mx.array(tokenizer.encode(_TEXT))
-    return [int(token) for token, _ in generate_step(prompt, network, max_tokens=_TOKENS)]
+    return likeliest(generate_step(prompt, network, max_tokens=_TOKENS))
 
 
 def _said(engine: RunningEngine, model: ModelId = TINY) -> list[int]:

@@ -13,7 +13,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 
 from shared.ids import ModelId
-from tests.worker.engine.driven_batch import DrivenBatch, ids_of, steady, tokens_alone
+from tests.worker.engine.driven_batch import DrivenBatch, ids_alone, steady
+from tests.worker.engine.expected_tokens import ExpectedTokens, likeliest
 from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import (
     CHUNK_TOKENS,
@@ -46,10 +47,10 @@ def model(loaded_model: LoadedModel, chunked: Any) -> LoadedModel:
     return replace(served, network=WatchedNetwork(chunked))
 
 
-def _generated(network: Any, ids: Sequence[int], count: int, step: int) -> list[int]:
+def _generated(network: Any, ids: Sequence[int], count: int, step: int) -> ExpectedTokens:
     """By mlx-lm, greedily, with so many prompt tokens at a time."""
     steps = generate_step(mx.array(list(ids)), network, max_tokens=count, prefill_step_size=step)
-    return [int(token) for token, _ in steps]
+    return likeliest(steps)
 
 
 @pytest.mark.parametrize("step", [20, C, 128])
@@ -70,7 +71,7 @@ def test_seeded_answers_are_what_is_drawn_from_what_mlx_lm_computes(
 ) -> None:
     ids = random_ids(length, 2)
     sequence = prepared(1, ids, max_tokens=C + 10, how=_SEEDED)
-    assert ids_of(tokens_alone(model, sequence)) == drawn_with_cache(chunked, ids, C + 10, _SEEDED)
+    assert ids_alone(model, sequence) == drawn_with_cache(chunked, ids, C + 10, _SEEDED)
 
 
 def test_sequences_take_turns_each_in_a_cache_of_its_own(model: LoadedModel) -> None:
@@ -88,7 +89,7 @@ def test_sequences_take_turns_each_in_a_cache_of_its_own(model: LoadedModel) -> 
     assert isinstance(network, WatchedNetwork)
     assert {rows for rows, _ in network.shapes} == {1}
     for one in work:
-        assert batch.ids(one.order.sequence) == ids_of(tokens_alone(model, one))
+        assert batch.ids(one.order.sequence) == ids_alone(model, one)
 
 
 def _chunk_bytes(cache: Cache) -> int:
@@ -159,5 +160,5 @@ def test_a_folder_with_such_a_model_is_loaded(tiny_model: Path, tmp_path: Path) 
     assert loaded.max_context_tokens == 4096
     assert not loaded.layout.allows_batching
     one = prepared(1, random_ids(C + 3, 1), max_tokens=20)
-    answer = ids_of(tokens_alone(replace(loaded, end_ids=frozenset()), one))
+    answer = ids_alone(replace(loaded, end_ids=frozenset()), one)
     assert answer == _generated(network, one.all_ids, 20, 2048)

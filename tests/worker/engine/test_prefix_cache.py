@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from tests.worker.engine.driven_batch import TOKEN_S, DrivenBatch, ids_of, steady, tokens_alone
+from tests.worker.engine.driven_batch import TOKEN_S, DrivenBatch, ids_alone, steady
 from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.samplings import GREEDY
@@ -170,7 +170,7 @@ def test_who_is_restored_joins_a_running_batch(models: dict[str, LoadedModel], k
     kept.batch.add(late)
     kept.batch.finish()
     for sequence in (*running, late):
-        assert kept.batch.ids(sequence.order.sequence) == ids_of(tokens_alone(model, sequence))
+        assert kept.batch.ids(sequence.order.sequence) == ids_alone(model, sequence)
     assert kept.batch.restored[9] == len(ids) + len(answer) - 1
 
 
@@ -188,7 +188,7 @@ def test_who_gave_way_comes_back_without_prefill(models: dict[str, LoadedModel],
     kept.batch.finish()
     assert prefilled_tokens(model) == 0
     for sequence in sequences:
-        assert kept.batch.ids(sequence.order.sequence) == ids_of(tokens_alone(model, sequence))
+        assert kept.batch.ids(sequence.order.sequence) == ids_alone(model, sequence)
 
 
 def test_a_cancelled_prompt_leaves_what_was_computed_of_it(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.worker.engine.driven_batch import TOKEN_S, DrivenBatch, ids_of, steady, tokens_alone
+from tests.worker.engine.driven_batch import TOKEN_S, DrivenBatch, ids_alone, steady
 from tests.worker.engine.watched_network import prepared, random_ids
 from worker.engine.model import LoadedModel
 from worker.engine.slot_preemption import SlotHolder, SlotWaiter, row_to_preempt
@@ -55,6 +55,25 @@ def test_nobody_gives_way_who_will_have_ended_before_the_other_would() -> None:
 
 def test_nobody_gives_way_where_nobody_decodes() -> None:
     assert row_to_preempt(SlotWaiter(0.0, 1, 1.0), [], 100.0) is None
+
+
+def test_a_newcomer_takes_the_slot_of_the_client_that_has_most_at_once() -> None:
+    newcomer = SlotWaiter(overdue_at=0.0, priority=1, work_s=1000.0, is_newcomer=True)
+    rows = [
+        SlotHolder(1, since, 1.0, client)
+        for since, client in [(0.0, "ada"), (5.0, "eve"), (3.0, "eve"), (1.0, "bob"), (2.0, "bob")]
+    ]
+    assert row_to_preempt(newcomer, rows, 5.0) == 3
+    assert row_to_preempt(newcomer, [*rows, SlotHolder(1, 4.0, 1.0, "eve")], 5.0) == 2
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_a_newcomer_takes_nobodys_only_slot_nor_a_more_urgent_one(priority: int) -> None:
+    newcomer = SlotWaiter(overdue_at=0.0, priority=1, work_s=1.0, is_newcomer=True)
+    alone = [SlotHolder(1, 0.0, 100.0, client) for client in ("ada", "eve")]
+    assert row_to_preempt(newcomer, alone, 100.0) is None
+    several = [SlotHolder(priority, 0.0, 100.0, "eve") for _ in range(2)]
+    assert (row_to_preempt(newcomer, several, 100.0) is None) is (priority == 0)
 
 
 # A batch.
@@ -199,7 +218,7 @@ def test_who_gives_its_place_up_goes_on_where_it_was(
     alone = replace(loaded_model, end_ids=frozenset())
     for number, one in enumerate(asked):
         request = prepared(number, random_ids(one.prompt, number), max_tokens=one.answer)
-        assert serving.driven.ids(number) == ids_of(tokens_alone(alone, request))
+        assert serving.driven.ids(number) == ids_alone(alone, request)
     assert serving.driven.preempted == []
 
 
@@ -226,4 +245,46 @@ def test_memory_is_taken_from_who_waits_for_its_place_too(loaded_model: LoadedMo
     serving.driven.finish()
     alone = replace(loaded_model, end_ids=frozenset())
     request = prepared(0, random_ids(LONG_ONES[0].prompt, 0), max_tokens=LONG_ONES[0].answer)
-    assert serving.driven.ids(0) == ids_of(tokens_alone(alone, request))
+    assert serving.driven.ids(0) == ids_alone(alone, request)
+
+
+def test_a_newcomer_is_served_while_another_client_has_all_slots(
+    loaded_model: LoadedModel,
+) -> None:
+    """The row that gave way goes on where it was, to the same answer."""
+    device = Device(0.1, 0.0)
+    serving = Serving(loaded_model, device, places=2)
+    work = [
+        prepared(number, random_ids(20, number), max_tokens=60, client=client, is_newcomer=is_new)
+        for number, (client, is_new) in enumerate([("eve", False), ("eve", False), ("ada", True)])
+    ]
+    for each in work[:2]:
+        serving.driven.add(each)
+    for _ in range(5):
+        serving.driven.turn(seconds=STALL_S)
+    asked_at = device.now
+    serving.driven.add(work[2])
+    while not serving.driven.tokens[2]:
+        serving.driven.turn(seconds=STALL_S)
+    assert device.now - asked_at < 0.5
+    while serving.driven.busy:
+        serving.driven.turn(seconds=STALL_S)
+    model = replace(loaded_model, end_ids=frozenset())
+    assert all(serving.driven.ids(number) == ids_alone(model, work[number]) for number in range(3))
+
+
+def test_a_newcomers_long_prompt_does_not_hold_up_short_ones(loaded_model: LoadedModel) -> None:
+    device = Device(0.1, 0.0)
+    serving = Serving(loaded_model, device, places=4)
+    serving.driven.add(prepared(0, random_ids(20, 0), max_tokens=60, client="eve"))
+    serving.driven.turn(seconds=STALL_S)
+    long = prepared(1, random_ids(900, 1), max_tokens=2, client="ada", is_newcomer=True)
+    serving.driven.add(long)
+    serving.driven.turn(seconds=STALL_S)
+    serving.driven.add(prepared(2, random_ids(5, 2), max_tokens=2, client="eve"))
+    while not serving.driven.tokens[2]:
+        serving.driven.turn(seconds=STALL_S)
+    assert not serving.driven.tokens[1]
+    while serving.driven.busy:
+        serving.driven.turn(seconds=STALL_S)
+    assert serving.driven.tokens[1]

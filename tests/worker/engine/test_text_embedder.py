@@ -1,5 +1,6 @@
 """Which texts share a pass, and what is said of texts that cannot be embedded."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -41,6 +42,9 @@ class _CountingModel:
 
     def tokenize(self, text: str, prompt_name: str | None) -> list[int]:
         return list(range(len(text.split())))
+
+    def check_length(self, text: str, pause: Callable[[], None]) -> None:
+        pass
 
     def tokenize_pair(self, first: str, second: str) -> TokenizedPair:
         return TokenizedPair([7], 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.engine.driven_batch import DrivenBatch, ids_of, steady, tokens_alone
+from tests.worker.engine.driven_batch import DrivenBatch, ids_alone, steady
 from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS, greedy_with_cache, serving
 from tests.worker.engine.unusual_networks import unusual_network
@@ -54,7 +54,7 @@ def test_answers_alone_together_again_and_longer_are_those_of_mlx_lm(
     expected = [greedy_with_cache(network, ids, _TOKENS) for ids in prompts]
     assert len({tuple(answer) for answer in expected}) > 1
     for ids, answer in zip(prompts, expected, strict=True):
-        assert ids_of(tokens_alone(model, prepared(0, ids, max_tokens=_TOKENS))) == answer
+        assert ids_alone(model, prepared(0, ids, max_tokens=_TOKENS)) == answer
     kept = KeptTexts(model, block_tokens=_BLOCK)
     assert _served(kept, prompts, 0) == expected
     assert (max(_rows(model)) > 1) == (module in _TOGETHER)

@@ -6,12 +6,17 @@ from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
 
 from shared.ids import ModelId
+from tests.rounding import allowed, own_difference
+from tests.worker.engine.expected_tokens import ExpectedTokens, likeliest
 from tests.worker.engine.reference_sampler import Array
 from tests.worker.engine.samplings import GREEDY
 from worker.engine.prompt import PreparedSequence
 from worker.link.orders import Sampling, SubmitSequence
+
+_BOUND_TOKENS = 300
 
 
 class WatchedNetwork:
@@ -42,12 +47,25 @@ def logits_alone(network: WatchedNetwork, ids: Sequence[int]) -> Array:
     return logits
 
 
-def greedy_alone(network: WatchedNetwork, ids: Sequence[int], count: int) -> list[int]:
+def logits_bound(network: Any) -> float:
+    """How far two logits, or log-probabilities, of this network may lie apart by rounding."""
+    real = getattr(network, "real", network)
+    tokens = mx.array([random_ids(_BOUND_TOKENS, 1)])
+
+    def logits() -> Any:
+        return real(tokens, cache=make_prompt_cache(real))
+
+    return allowed(own_difference(real, logits), float(np.abs(np.array(logits())).max()))
+
+
+def greedy_alone(network: WatchedNetwork, ids: Sequence[int], count: int) -> ExpectedTokens:
     """The `count` likeliest tokens that come after `ids`, each of a pass over all before."""
     answer: list[int] = []
+    steps = []
     for _ in range(count):
-        answer.append(int(logits_alone(network, [*ids, *answer]).argmax()))
-    return answer
+        steps.append(logits_alone(network, [*ids, *answer]))
+        answer.append(int(steps[-1].argmax()))
+    return likeliest(zip(answer, steps, strict=True))
 
 
 def random_ids(length: int, seed: int) -> list[int]:
@@ -65,6 +83,8 @@ def prepared(
     resumed_ids: Sequence[int] = (),
     stop_token_ids: Sequence[int] = (),
     ignore_eos: bool = False,
+    client: str = "",
+    is_newcomer: bool = False,
 ) -> PreparedSequence:
     """A sequence that is ready for prefill."""
     order = SubmitSequence(
@@ -79,5 +99,7 @@ def prepared(
         sampling=how,
         resumed_ids=list(resumed_ids),
         ignore_eos=ignore_eos,
+        client=client,
+        is_newcomer=is_newcomer,
     )
     return PreparedSequence(order, ids, max_tokens)

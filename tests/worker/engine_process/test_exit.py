@@ -82,6 +82,11 @@ def test_a_hang_is_laid_to_what_it_hangs_in_unless_somebody_stopped_the_process(
     assert (stopped.cause, stopped.work) == ("kill", None)
 
 
+def test_a_hang_in_the_preparation_of_a_prompt_is_laid_to_that_prompt() -> None:
+    hung = UnexpectedEngineExit.by_agent("no message", _ALL, stopped=False, by_prompt=True)
+    assert (hung.cause, hung.work) == ("hang", _ALL.prompt)
+
+
 def test_an_engine_that_could_not_reach_its_agent_is_nobodys_fault() -> None:
     assert UnexpectedEngineExit.by_itself(EXIT_AGENT_GONE, _ALL, []).work is None
 

@@ -1,6 +1,7 @@
 """The engine process as its owner sees it: alive, killed, orphaned."""
 
 import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from tests.processes import wait_until_gone
 from tests.worker.engine_owner import TINY, EngineOwner, owned_engine
 from worker.engine_process.process import EngineState
+from worker.link.activity import EngineActivity
 from worker.link.facts import EngineMeasured, EngineStarted, ModelLoaded
 from worker.link.orders import CancelSequence, LoadModel
 
@@ -181,6 +183,31 @@ async def test_an_engine_that_is_too_long_in_one_step_is_killed_and_reported(
         await owner.wait(lambda: len(owner.losses) == 1)
         assert owner.losses[0].startswith("one step has taken")
         assert owner.outputs(1) == [], "it ended by itself: the prefill was too short"
+
+
+_STUCK = (
+    "{% set n = messages | length + 8 %}"
+    "{% if messages[0].content == 'stuck' %}{{ n ** (n ** n) }}{% endif %}{{ messages[0].content }}"
+)
+"""One call of native code that takes hours, and lets no other thread run."""
+
+
+async def test_a_prompt_whose_preparation_stops_all_threads_is_blamed_and_not_the_step(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "stuck"
+    shutil.copytree(tiny_model, folder)
+    (folder / "chat_template.jinja").write_text(_STUCK)
+    async with owned_engine(hang_timeout_ms=4000, restart_delay_ms=10) as owner:
+        await _load(owner, folder)
+        owner.submit(1, [1, 2, 3], 900)
+        owner.chat(2, "hello")
+        await owner.wait(lambda: bool(owner.outputs(2)))
+        owner.chat(3, "stuck")
+        await owner.wait(lambda: bool(owner.losses))
+        (end,) = owner.ends
+        assert (end.cause, end.work) == ("hang", EngineActivity("prompt", TINY, (3,)))
+        await owner.wait(lambda: len(owner.of_kind(EngineStarted)) == 2)
 
 
 async def test_an_engine_that_does_not_stop_in_time_is_killed(demo_folder: Path) -> None:

@@ -51,9 +51,9 @@ _GUIDANCE = {
 _CYCLE = {"$ref": "#/$defs/a"}
 
 ENFORCED: dict[str, Any] = {
-    "arrays in arrays": nested(60, lambda inner: {"type": "array", "items": inner}),
-    "objects in objects": nested(30, lambda inner: an_object(a=inner)),
-    "alternatives in alternatives": nested(30, lambda inner: {"anyOf": [inner, {"type": "null"}]}),
+    "arrays in arrays": nested(30, lambda inner: {"type": "array", "items": inner}),
+    "objects in objects": nested(15, lambda inner: an_object(a=inner)),
+    "alternatives in alternatives": nested(15, lambda inner: {"anyOf": [inner, {"type": "null"}]}),
     "references that double in properties": chain(40, lambda to, n: an_object(x=to, y=to)),
     "references that double in alternatives": chain(40, lambda to, n: {"anyOf": [to, to]}),
     "a chain of references": chain(200, lambda to, n: to),

@@ -1,6 +1,7 @@
 """The file of a block: comes back as it was, or not at all."""
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load
+from typing_extensions import Buffer
 
 from worker.kv_memory.block import BlockKey, root_key
 from worker.kv_memory.block_file import (
@@ -36,9 +38,13 @@ def raw_of(what: BlockContent) -> bytes:
     return b"".join(bytes(buffer) for buffer in encode(NAME, what))
 
 
+def decoded(name: BlockFileName, raw: bytes | bytearray) -> BlockContent:
+    return decode(name, BytesIO(raw), len(raw))
+
+
 def test_a_file_comes_back_as_it_was() -> None:
     what = content((2, 3), (4,), (0, 5), notes='["a", 1]')
-    back = decode(NAME, memoryview(raw_of(what)))
+    back = decoded(NAME, raw_of(what))
     assert back.notes == what.notes
     assert [(t.name, t.dtype, t.shape, bytes(t.data)) for t in back.tensors] == [
         (t.name, t.dtype, t.shape, bytes(t.data)) for t in what.tensors
@@ -59,7 +65,7 @@ def test_its_length_is_known_well_enough_before_it_is_written() -> None:
 def test_a_file_of_another_block_is_none_of_this_one() -> None:
     other = BlockFileName(BlockKey(root_key("c")), NAME.parent, NAME.count, NAME.kind)
     with pytest.raises(BrokenBlockError):
-        decode(other, memoryview(raw_of(content((2, 3)))))
+        decoded(other, raw_of(content((2, 3))))
 
 
 @given(st.integers(0, 10**6), st.integers(1, 255))
@@ -68,22 +74,22 @@ def test_any_other_byte_is_seen(place: int, difference: int) -> None:
     raw = bytearray(raw_of(content((2, 30), (4,), notes="notes")))
     raw[place % len(raw)] ^= difference
     with pytest.raises(BrokenBlockError):
-        decode(NAME, memoryview(raw))
+        decoded(NAME, raw)
 
 
 @given(st.integers(0, 10**6))
 def test_any_part_of_a_file_is_seen_as_one(length: int) -> None:
     raw = raw_of(content((2, 30), (4,)))
     with pytest.raises(BrokenBlockError):
-        decode(NAME, memoryview(raw[: length % len(raw)]))
+        decoded(NAME, raw[: length % len(raw)])
     with pytest.raises(BrokenBlockError):
-        decode(NAME, memoryview(raw + bytes(1 + length % 10)))
+        decoded(NAME, raw + bytes(1 + length % 10))
 
 
 @given(st.binary(max_size=100))
 def test_anything_else_is_no_block(raw: bytes) -> None:
     with pytest.raises(BrokenBlockError):
-        decode(NAME, memoryview(raw))
+        decoded(NAME, raw)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +110,26 @@ def test_anything_else_is_no_block(raw: bytes) -> None:
 def test_a_hostile_header_is_a_broken_one(header: bytes) -> None:
     raw = len(header).to_bytes(8, "little") + header + bytes(64)
     with pytest.raises(BrokenBlockError):
-        decode(NAME, memoryview(raw))
+        decoded(NAME, raw)
+
+
+class _Endless(BytesIO):
+    """It goes on with zeros, as a file with holes does; `taken` counts what was read."""
+
+    taken = 0
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        self.taken += memoryview(buffer).nbytes
+        return super().readinto(buffer) or memoryview(buffer).nbytes
+
+
+def test_of_a_file_that_is_longer_than_it_says_only_the_header_is_read() -> None:
+    """There may be no memory for the rest."""
+    raw = raw_of(content((2, 3)))
+    file = _Endless(raw)
+    with pytest.raises(BrokenBlockError, match="length"):
+        decode(NAME, file, 2**50)
+    assert file.taken < len(raw)
 
 
 def test_a_file_name_says_all_of_a_block() -> None:

@@ -146,6 +146,16 @@ def _truncate(file: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
 
 
+def _grow_beyond_memory(file: Path) -> None:
+    os.truncate(file, 2**41)  # it is full of holes, and takes no room on the disk
+
+
+def _claim_more(file: Path) -> None:
+    """A file that says itself that it is much longer."""
+    raw = file.read_bytes()
+    file.write_bytes(raw.replace(b",4000]", b",9999]"))
+
+
 def _flip(file: Path) -> None:
     raw = bytearray(file.read_bytes())
     raw[-100] ^= 1
@@ -164,7 +174,15 @@ def _replace_by_folder(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [_truncate, _flip, Path.unlink, _replace_by_another, _replace_by_folder],
+    [
+        _truncate,
+        _grow_beyond_memory,
+        _claim_more,
+        _flip,
+        Path.unlink,
+        _replace_by_another,
+        _replace_by_folder,
+    ],
     ids=lambda harm: harm.__name__,
 )
 def test_a_file_that_was_harmed_is_found_out_and_counted(kept: KeptFiles, harm: object) -> None:

@@ -1,8 +1,10 @@
 """What is refused, unloaded and given back as memory gets short.
 
-The engines are simulated: beside what they say they hold, the process of the tests is small.
+The engines are simulated, and so is what the worker's own process takes: the process of the tests
+grows with all that ran in it before.
 """
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +16,15 @@ from shared.settings.worker import ResourceLimitsSettings
 from tests.worker.engine_owner import owned_engine
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.virtual_time import Clock
+from worker.host.process_usage import footprint_bytes
 from worker.link.facts import EngineMeasured, EngineStarted
 from worker.link.orders import LimitKVCaches
 from worker.memory.guard import MemoryGuard
 
 GB = 10**9
 _SOFT_GB, _HARD_GB = 100, 200
-_TESTS_BYTES = 5 * GB
-"""More than the process of the tests has."""
+_PROCESS_GB = 5
+"""What the worker's own process takes."""
 
 
 class Guarded:
@@ -78,6 +81,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "worker.memory.guard.psutil", SimpleNamespace(virtual_memory=lambda: memory)
     )
+    monkeypatch.setattr("worker.memory.guard.footprint_bytes", _footprint_bytes)
+
+
+def _footprint_bytes(pids: list[int]) -> int:
+    """Of the worker's own process as it is simulated, of others as it is."""
+    return _PROCESS_GB * GB if pids == [os.getpid()] else footprint_bytes(pids)
 
 
 @pytest.fixture
@@ -148,7 +157,7 @@ async def test_what_a_dead_engine_held_does_not_count() -> None:
         await owner.wait(lambda: len(owner.losses) == 1)
         guard = MemoryGuard(ResourceLimitsSettings(), [owner.process])
         guard.check()
-        assert guard.status().own_bytes < _TESTS_BYTES
+        assert guard.status().own_bytes == _PROCESS_GB * GB
 
 
 # Models.
@@ -209,13 +218,13 @@ def _kv_gb(orders: list[LimitKVCaches]) -> float:
 def test_an_engine_is_told_its_limit_once_and_again_when_that_has_changed(clock: Clock) -> None:
     worker = Guarded()
     worker.holds(50, kv_gb=20)
-    # Up to 150 GB, less the 30 GB that are no KV caches, and what the tests take.
-    assert 120 - _TESTS_BYTES / GB < _kv_gb(worker.told()) < 120
+    # Up to 150 GB, less the 30 GB that are no KV caches, and what the process takes.
+    assert _kv_gb(worker.told()) == 120 - _PROCESS_GB
     worker.look()
     worker.holds(50.5, kv_gb=20)
     assert worker.told() == []
     worker.holds(60, kv_gb=20)
-    assert 110 - _TESTS_BYTES / GB < _kv_gb(worker.told()) < 110
+    assert _kv_gb(worker.told()) == 110 - _PROCESS_GB
     worker.holds(50, kv_gb=20)
     assert len(worker.told()) == 1
 
@@ -225,7 +234,7 @@ def test_two_engines_share_what_is_free(clock: Clock) -> None:
     worker.holds(50, kv_gb=20)
     first, second = (_kv_gb(worker.told(index)) for index in range(2))
     assert first == second
-    assert 120 - _TESTS_BYTES / GB < first + second < 120
+    assert first + second == 120 - _PROCESS_GB
 
 
 def test_only_engines_that_run_are_told_and_new_ones_as_soon_as_they_do(clock: Clock) -> None:
@@ -267,7 +276,7 @@ def test_under_pressure_engines_give_back_what_they_keep_but_not_all_the_time(
 def test_above_all_limits_kv_caches_may_take_less_than_they_do(clock: Clock) -> None:
     worker = Guarded()
     worker.holds(210, kv_gb=100)
-    assert 40 - _TESTS_BYTES / GB < _kv_gb(worker.told()) < 40
+    assert _kv_gb(worker.told()) == 40 - _PROCESS_GB
     worker.holds(400, kv_gb=100)
     assert _kv_gb(worker.told()) == 0
 
@@ -279,7 +288,7 @@ def test_a_status_has_what_is_held_and_what_the_limits_are() -> None:
     worker = Guarded(engines=2)
     worker.holds(50, spare_gb=10)
     status = worker.guard.status()
-    assert 50 * GB < status.own_bytes < 50 * GB + _TESTS_BYTES
+    assert status.own_bytes == (50 + _PROCESS_GB) * GB
     assert (status.soft_bytes, status.hard_bytes) == (_SOFT_GB * GB, _HARD_GB * GB)
     assert status.available_bytes == 1000 * GB
     assert (status.pressure, status.evictions, status.refusals) == ("none", 0, 0)
@@ -290,7 +299,7 @@ def test_a_status_has_what_is_held_and_what_the_limits_are() -> None:
 def test_too_much_that_is_held_is_less_than_nothing_that_is_free() -> None:
     worker = Guarded()
     worker.holds(150)
-    assert -(50 * GB + _TESTS_BYTES) < worker.guard.free_bytes < -50 * GB
+    assert worker.guard.free_bytes == -(50 + _PROCESS_GB) * GB
 
 
 def test_switched_off_it_refuses_evicts_and_orders_nothing(clock: Clock) -> None:

@@ -86,8 +86,11 @@ def cache(model: Path) -> Path:
 
 
 def fetching_processes() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process().children()
-        if "worker.models.fetch_process" in child.cmdline()
-    ]
+    return [child for child in psutil.Process().children() if _is_fetching(child)]
+
+
+def _is_fetching(child: psutil.Process) -> bool:
+    try:
+        return "worker.models.fetch_process" in child.cmdline()
+    except psutil.NoSuchProcess:  # or it has ended, and nobody has waited for it yet
+        return False

@@ -125,7 +125,7 @@ async def test_the_owner_hears_of_every_token_and_of_the_end_before_the_client_d
     texts = {0: 0, 1: 0}
     finished = False
     for message in agent.wire.log[start:]:
-        if message.subject == subjects.request_event(OWNER):
+        if message.subject == subjects.request_event(OWNER, agent.id):
             for event in as_json(message.payload)["events"]:
                 if event["request_id"] != stream.dispatch.request_id:
                     continue

@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from shared.ids import BootId, ModelId
+from shared.ids import BootId, ClientName, ModelId
 from shared.messages.base import PRIORITIES, Priority
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.stores import new_store
-from tests.worker.values import MAC, OWNER, TINY, dispatched
+from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
 from worker.models.worker_models import ModelCatalogue
 from worker.requests.active_request import ActiveRequest
+from worker.requests.engine_order import submit_order
+from worker.requests.isolation import FailureIsolation
 from worker.scheduling.admission import AdmissionQueue
 from worker.scheduling.engine_costs import EngineCostEstimator
 from worker.scheduling.local_prefix_index import LocalPrefixIndex
@@ -21,6 +23,7 @@ from worker.scheduling.model_statistics import ModelStatistics
 
 _DEMO = ModelId("demo")
 _MOST = 32
+_ADA = ClientName("ada")
 
 
 class Admitting:
@@ -42,7 +45,9 @@ class Admitting:
             model.engines.update(range(engines))
         kept = LocalPrefixIndex(MAC, BootId("b"), new_store())
         costs = EngineCostEstimator(self.engines, ModelStatistics(self.engines), kept, cores=None)
-        self.admission = AdmissionQueue(settings.worker, self.catalogue, self.engines, costs)
+        self.admission = AdmissionQueue(
+            settings.worker, self.catalogue, self.engines, costs, FailureIsolation()
+        )
         self._numbers = itertools.count(1)
 
     def push(
@@ -51,19 +56,26 @@ class Admitting:
         *,
         model: ModelId = TINY,
         choices: int = 1,
+        client: ClientName = CLIENT,
         **fields: Any,
     ) -> ActiveRequest:
         """One more waits; `fields` are those of the request."""
-        request = self.request(priority, model=model, choices=choices, **fields)
+        request = self.request(priority, model=model, choices=choices, client=client, **fields)
         assert self.admission.push(request) is None
         return request
 
     def request(
-        self, priority: Priority, *, model: ModelId = TINY, choices: int = 1, **fields: Any
+        self,
+        priority: Priority,
+        *,
+        model: ModelId = TINY,
+        choices: int = 1,
+        client: ClientName = CLIENT,
+        **fields: Any,
     ) -> ActiveRequest:
         sequences = list(itertools.islice(self._numbers, choices))
         dispatch = dispatched(str(sequences[0]), priority=priority, n=choices, **fields)
-        dispatch = dispatch.model_copy(update={"model": model})
+        dispatch = dispatch.model_copy(update={"model": model, "client": client})
         return ActiveRequest(dispatch, OWNER, MAC, sequences)
 
     def admit(self) -> list[ActiveRequest]:
@@ -263,6 +275,46 @@ def test_one_that_begins_like_what_runs_goes_before_its_equals_until_that_has_en
     assert worker.admit() == [waiting[0], waiting[2]]
 
 
+# Several clients.
+
+
+def test_a_newcomer_gets_a_slot_beyond_those_that_another_client_has() -> None:
+    worker = Admitting()
+    flood = [worker.push() for _ in range(_MOST + 20)]
+    assert not any(request.is_newcomer for request in worker.admit())
+    first, second = worker.push(client=_ADA), worker.push(client=_ADA)
+    assert (worker.admit(), first.is_newcomer) == ([first], True)
+    worker.end(first)
+    assert (worker.admit(), second.is_newcomer) == ([second], True)
+    worker.end(flood[0])
+    assert not any(request.is_newcomer for request in worker.admit())
+
+
+def test_only_the_first_answer_of_a_newcomer_takes_a_slot_of_another_client() -> None:
+    worker = Admitting()
+    worker.push()
+    worker.admit()
+    several = worker.push(client=_ADA, choices=4)
+    assert worker.admit() == [several]
+    orders = [submit_order(several, choice) for choice in several.choices]
+    assert [order.is_newcomer for order in orders] == [True, False, False, False]
+
+
+def test_there_are_no_newcomers_where_nobody_else_runs() -> None:
+    worker = Admitting()
+    request = worker.push(client=_ADA)
+    assert (worker.admit(), request.is_newcomer) == ([request], False)
+
+
+def test_clients_take_turns() -> None:
+    worker = Admitting(batching={"max_batch_size": 1})
+    eve = [worker.push() for _ in range(4)]
+    ada = [worker.push(client=_ADA) for _ in range(4)]
+    admitted = worker.admit()
+    assert sum(request in eve for request in admitted) <= 1 + len(admitted) // 2
+    assert sum(request in ada for request in admitted) >= len(admitted) // 2
+
+
 # What is counted.
 
 
@@ -273,7 +325,7 @@ def test_those_who_come_wait_and_go_are_counted_by_priority() -> None:
     worker.admit()
     levels: list[Priority] = ["medium", "low", "low", "medium"]
     waiting = [worker.push(level) for level in levels]
-    assert worker.admission.rejects("high")
+    assert worker.admission.rejects("high", CLIENT)
     worker.admission.promote(waiting[-1].times.received_at + 1)
     status = worker.admission.status()
     high, medium, low = (status.levels[level] for level in PRIORITIES)
@@ -293,8 +345,8 @@ def test_those_who_come_wait_and_go_are_counted_by_priority() -> None:
 def test_told_to_drop_it_says_whom_and_counts_it() -> None:
     worker = Admitting(max_depth=1, reject_when_full=False)
     low, high = worker.push("low"), worker.request("high")
-    assert worker.admission.rejects("low")
-    assert not worker.admission.rejects("high")
+    assert worker.admission.rejects("low", CLIENT)
+    assert not worker.admission.rejects("high", CLIENT)
     assert worker.admission.push(high) is low
     counts = worker.admission.status().levels["low"]
     assert (counts.dropped, counts.rejected) == (1, 1)
@@ -363,10 +415,10 @@ def test_no_more_wait_than_get_their_turn_in_time(clock: Clock) -> None:
     worker = Serving(clock, served=4, max_wait_ms=5000)
     assert worker.room == dict.fromkeys(PRIORITIES, 5)
     for _ in range(5):
-        assert not worker.admission.rejects("medium")
+        assert not worker.admission.rejects("medium", CLIENT)
         worker.push()
         worker.admit()
-    assert worker.admission.rejects("medium")
+    assert worker.admission.rejects("medium", CLIENT)
     worker.serve()
     assert worker.room["medium"] == 1
 
@@ -418,7 +470,9 @@ def test_a_queue_that_drops_refuses_the_newest_that_would_wait_too_long(clock: C
     worker.push("low")
     worker.push()
     worker.push()
-    assert worker.admission.rejects("medium") and not worker.admission.rejects("high")
+    assert worker.admission.rejects("medium", CLIENT) and not worker.admission.rejects(
+        "high", CLIENT
+    )
 
 
 def test_who_waited_for_a_place_as_long_as_it_may_has_to_go(clock: Clock) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shared.errors import RequestError
+from shared.ids import ClientName
 from shared.messages.conversation import Message
 from tests.worker.sessions.stores import new_store
 from tests.worker.values import CLIENT, active
@@ -264,3 +265,16 @@ def test_without_a_usable_folder_sessions_live_in_memory(
     store.close()
     assert store.messages(KEY) == [USER, ANSWER]
     assert caplog.text.count("do not survive a restart") == 1
+
+
+def test_who_has_the_most_messages_loses_them_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.sessions.store._MAX_MESSAGE_BYTES", 20_000)
+    store = new_store()
+    ada, eve = ClientName("ada"), ClientName("eve")
+    turn(store, "s", client=ada)
+    for number in range(40):
+        turn(store, f"s-{number}", client=eve, messages=[{**USER, "content": "x" * 1000}])
+    kept = [number for number in range(40) if store.messages((eve, f"s-{number}"))]
+    assert 10 < len(kept) < 20 and kept[-1] == 39
+    assert kept == list(range(40 - len(kept), 40)), "the last ones"
+    assert store.messages((ada, "s")) == [USER, ANSWER]

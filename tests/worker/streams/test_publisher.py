@@ -10,7 +10,7 @@ from shared import subjects
 from shared.bus import Bus, IncomingMessage
 from shared.clock import boottime_s
 from shared.codec import decode
-from shared.ids import BootId, ControllerId
+from shared.ids import BootId, ClientName, ControllerId
 from shared.messages.request_events import RequestCompleted, RequestEvent, RequestEvents
 from shared.messages.stream import (
     ChoiceOutput,
@@ -26,9 +26,13 @@ from shared.messages.stream import decode as decode_stream
 from shared.stream_subscribers import PROBE_INTERVAL_S
 from tests.processes import MAX_PAYLOAD_BYTES
 from tests.worker.values import CLIENT, MAC, OWNER, active
+from worker.link.facts import SequenceOutput
 from worker.requests.active_request import ActiveRequest
+from worker.requests.isolation import FailureIsolation
+from worker.streams.outgoing import OutgoingBatch, OutgoingMessage
 from worker.streams.publish_lease import PublishLease
-from worker.streams.publisher import OutgoingBatch, OutgoingMessage, StreamPublisher
+from worker.streams.publisher import SLICE, StreamPublisher
+from worker.streams.replay import Replay
 
 pytestmark = pytest.mark.anyio
 
@@ -52,13 +56,14 @@ class Publishing:
 
     def __init__(self, bus: Bus, check_streams: CheckStreams) -> None:
         self.clock = Clock()
+        self.isolation = FailureIsolation()
         self.missed: asyncio.Queue[str] = asyncio.Queue()
         self.arrived: list[IncomingMessage] = []
         self.lease = PublishLease(_LEASE_S, self.clock)
         self.lease.restore(bus.connections)
         self.publisher = StreamPublisher(
             bus, MAC, BootId("b1"), self.lease,
-            check_streams=check_streams, on_missed=self.missed.put_nowait,
+            check_streams=check_streams, on_missed=self.missed.put_nowait, isolation=self.isolation,
         )  # fmt: skip
         self._bus = bus
 
@@ -90,6 +95,17 @@ class Publishing:
 
     async def _take(self, message: IncomingMessage) -> None:
         self.arrived.append(message)
+
+
+async def heard_in_order(bus: Bus) -> list[str]:
+    """The inboxes to which something was sent, as it arrives."""
+    order: list[str] = []
+
+    async def note(message: IncomingMessage) -> None:
+        order.append(message.subject)
+
+    await bus.subscribe("mlx.event.inbox.>", note)
+    return order
 
 
 async def nothing_to_drop(_: Iterable[ActiveRequest]) -> None:
@@ -135,21 +151,77 @@ async def test_the_owners_hear_of_a_step_in_one_message_each_before_any_client(b
 
         async def note(message: IncomingMessage) -> None:
             order.append(message.subject)
-            if message.subject == subjects.request_event(OWNER):
+            if message.subject == subjects.request_event(OWNER, MAC):
                 body = decode(RequestEvents, message.payload)
                 assert (body.worker, body.boot_id, len(body.events)) == (MAC, "b1", 2)
 
         # One subscription: only within one is the order of callbacks certain.
         await bus.subscribe("mlx.event.>", note)
         requests = [active(name, f"mlx.event.inbox.{name}") for name in ("r1", "r2")]
-        events: list[tuple[ControllerId, RequestEvent]] = [
-            (OWNER, RequestCompleted(request_id=r.dispatch.request_id, client=CLIENT, attempt=0))
+        events: list[tuple[ActiveRequest, RequestEvent]] = [
+            (r, RequestCompleted(request_id=r.dispatch.request_id, client=CLIENT, attempt=0))
             for r in requests
         ]
         here.publisher.put(OutgoingBatch(events, [said(request) for request in requests]))
         await here.publisher.drain(_LIMIT_S)
         await bus.flush(timeout_s=_LIMIT_S)
-        assert order == [subjects.request_event(OWNER), "mlx.event.inbox.r1", "mlx.event.inbox.r2"]
+        assert order == [
+            subjects.request_event(OWNER, MAC),
+            "mlx.event.inbox.r1",
+            "mlx.event.inbox.r2",
+        ]
+
+
+async def test_a_leader_that_claimed_meanwhile_hears_of_what_was_not_published(bus: Bus) -> None:
+    may_go_out, heard = asyncio.Event(), asyncio.Queue[str]()
+
+    async def hold(_: Iterable[ActiveRequest]) -> None:
+        await may_go_out.wait()
+
+    async def note(message: IncomingMessage) -> None:
+        heard.put_nowait(message.subject)
+
+    await bus.subscribe("mlx.event.request.>", note)
+    async with publishing(bus, hold) as here:
+        here.clock.ahead_s = _LEASE_S + 1  # it does not know whose streams these are now
+        request = active("r", await here.inbox())
+        event = RequestCompleted(request_id=request.dispatch.request_id, client=CLIENT, attempt=0)
+        here.publisher.put(OutgoingBatch([(request, event)], [said(request)]))
+        request.owner = ControllerId("heir")
+        may_go_out.set()
+        await here.publisher.drain(_LIMIT_S)
+        assert await heard.get() == subjects.request_event(ControllerId("heir"), MAC)
+
+
+async def test_what_is_sent_again_lets_new_tokens_go_first(bus: Bus) -> None:
+    order = await heard_in_order(bus)
+    async with publishing(bus) as here:
+        long = active("long", "mlx.event.inbox.long", client=ClientName("eve"))
+        for index in range(10 * SLICE):
+            long.advance(long.choices[0], SequenceOutput(1, index, [7], "x"))
+        for number in range(20):
+            here.publisher.put(Replay(long, f"mlx.event.inbox.again.{number}"))
+        for name in ("r1", "r2", "r3"):
+            here.publisher.put(
+                OutgoingBatch(client_messages=[said(active(name, f"mlx.event.inbox.{name}"))])
+            )
+        await here.publisher.drain(_LIMIT_S)
+        await bus.flush(timeout_s=_LIMIT_S)
+    assert len(order) == 20 * (10 * SLICE + 1) + 3
+    assert order[:3] == [f"mlx.event.inbox.{name}" for name in ("r1", "r2", "r3")]
+
+
+async def test_new_tokens_without_a_pause_do_not_hold_up_what_is_sent_again(bus: Bus) -> None:
+    order = await heard_in_order(bus)
+    async with publishing(bus) as here:
+        request = active("r", "mlx.event.inbox.live")
+        request.advance(request.choices[0], SequenceOutput(1, 0, [7], "x"))
+        here.publisher.put(Replay(request, "mlx.event.inbox.again"))
+        for index in range(500):
+            here.publisher.put(OutgoingBatch(client_messages=[said(request, index=index)]))
+        await here.publisher.drain(_LIMIT_S)
+        await bus.flush(timeout_s=_LIMIT_S)
+    assert 0 < order.index("mlx.event.inbox.again") < 100
 
 
 # What is too large.

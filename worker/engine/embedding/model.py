@@ -1,7 +1,7 @@
 """A loaded embedding model or classifier, and how it is loaded."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -26,6 +26,7 @@ from worker.engine.embedding.pooling import Pooling
 from worker.engine.embedding.prompts import Prompts, load_prompts
 from worker.engine.embedding.score_activation import ScoreActivation, score_activation
 from worker.engine.embedding.token_batch import TokenBatch, padded_batch
+from worker.engine.prompt_tokens import check_length, sufficient_part
 from worker.models.file_reading import read_object
 from worker.models.files import inspect
 
@@ -97,7 +98,18 @@ class EmbeddingModel:
             InvalidRequest: the model has no such prompt.
         """
         limit = self.max_tokens if truncated else None
-        return self.tokenizer.tokenize(self.prompts.find(prompt_name) + text, limit)
+        text = self.prompts.find(prompt_name) + text
+        if truncated:
+            text = sufficient_part(text, self.max_tokens, self.tokenizer.tokenize)
+        return self.tokenizer.tokenize(text, limit)
+
+    def check_length(self, text: str, pause: Callable[[], None]) -> None:
+        """Check that a long text may have `max_tokens` or fewer; `pause` is called now and then.
+
+        Raises:
+            TooManyTokens: it has more.
+        """
+        check_length(text, self.max_tokens, self.tokenizer.tokenize, pause)
 
     def unpooled_tokens(self, prompt_name: str | None = None) -> int:
         """Return how many tokens at the beginning of an input are a prompt that is not pooled: 0
@@ -119,6 +131,8 @@ class EmbeddingModel:
             truncated: the second text is cut so that the pair has `max_tokens`.
         """
         limit = self.max_tokens if truncated else None
+        if truncated:
+            second = sufficient_part(second, self.max_tokens, self.tokenizer.tokenize)
         return self.tokenizer.tokenize_pair(first, second, limit)
 
     def count_query_tokens(self, query: str) -> int:

@@ -13,6 +13,7 @@ from controller.gateway.live.changes import Change
 from controller.gateway.live.event_stream import EventStreamResponse
 from controller.gateway.live.feed import LiveFeed
 from controller.gateway.live.rights import Caller
+from controller.gateway.live.viewer_limits import ViewerLimits
 from tests.controller.gateway.live.event_text import parsed
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +37,12 @@ class _Connection:
         caller = Caller(ANONYMOUS, "read")
         self.allowed = True
         response = EventStreamResponse(
-            feed, caller, views, is_allowed=lambda: self.allowed, send_timeout_s=0.05
+            feed,
+            caller,
+            views,
+            ViewerLimits(),
+            is_allowed=lambda: self.allowed,
+            send_timeout_s=0.05,
         )
         scope: Any = {"type": "http", "method": "GET", "state": {"connection": self}}
         self.task = asyncio.create_task(response(scope, self._receive, self._send))

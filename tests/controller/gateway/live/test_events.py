@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from controller.gateway.live.event_stream import MAX_VIEWERS
 from controller.gateway.live.rights import VIEWS
+from controller.gateway.live.viewer_limits import MAX_VIEWERS
 from shared.version import VERSION
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
 from tests.controller.gateway.live.viewers import EVENTS, ORDERS, order, refusal, viewing

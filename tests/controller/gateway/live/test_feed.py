@@ -231,3 +231,30 @@ async def test_a_view_that_fails_ends_neither_the_feed_nor_the_poller(
     await looking.poller.refresh()
     await looking.until(lambda: looking.rows("requests"))
     assert looking.feed.since("machines", 0, None)[0]
+
+
+async def test_a_client_whose_workers_are_silent_delays_nobody_else(
+    looking: _Looking, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its poll takes forever here."""
+    monkeypatch.setattr(feed_module, "_REPLY_S", 3600.0)
+    answered = asyncio.Event()
+
+    def answer(worker: WorkerId) -> ControlReply | None:
+        if worker == "silent":
+            answered.set()
+            return None
+        return ControlReply(worker=worker, ok=True)
+
+    await _answering(bus, "requests", answer)
+    await _answering(bus, "sessions", answer)
+    looking.leader.requests = [_request("a", worker="silent"), _request("b", _BOB, worker="mac")]
+    looking.leader.rollout = _rollout_state("measuring")
+    looking.feed.watch(["requests"], _ADA)
+    await asyncio.wait_for(answered.wait(), _WAIT_S)
+    looking.feed.watch(["requests", "rollout", "sessions"], _BOB)
+    await looking.until(lambda: looking.rows("requests", _BOB))
+    await looking.until(lambda: looking.feed.rollout.version)
+    before = len(looking.leader.queries)
+    await looking.until(lambda: len(looking.leader.queries) > before + 3)
+    assert not looking.rows("requests", _ADA)

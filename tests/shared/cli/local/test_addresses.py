@@ -28,4 +28,5 @@ def test_a_server_on_all_addresses_is_reached_at_the_machines_own(host: str) -> 
 
 def test_a_name_may_mean_any_address() -> None:
     assert is_surely_loopback("localhost") and is_surely_loopback("::1")
+    assert is_surely_loopback("::ffff:127.0.0.1") and not is_surely_loopback("::ffff:10.0.0.1")
     assert not is_surely_loopback("mac-1.local")

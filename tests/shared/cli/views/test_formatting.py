@@ -3,6 +3,7 @@
 import pytest
 
 from shared.cli.views import formatting
+from shared.terminal_text import printable
 from tests.shared.cli.reports import GIB, HOSTILE
 
 MIB = 2**20
@@ -61,8 +62,8 @@ def test_a_rate_below_ten_has_a_fraction() -> None:
 
 
 def test_words_from_outside_cannot_steer_the_terminal() -> None:
-    assert formatting.printable(HOSTILE) == "[red]x[/red] [/] red next line [link=http://x]"
-    assert formatting.printable("a\x1b]0;title\x07b\x1b c\u202ed\x00") == "ab c d"
+    assert printable(HOSTILE) == "[red]x[/red] [/] red next line [link=http://x]"
+    assert printable("a\x1b]0;title\x07b\x1b c\u202ed\x00") == "ab c d"
 
 
 def test_words_are_no_markup() -> None:

@@ -9,25 +9,16 @@ import pytest
 
 from shared.errors import InvalidRequest
 from tests.worker.engine.embedding.conftest import LoadCase, WriteCase
-from tests.worker.engine.embedding.random_models import (
-    PROMPTS,
-    SENTENCES,
-    make_tokenizer,
-    write_json,
-)
+from tests.worker.engine.embedding.nearness import assert_computes, assert_vectors, vectors_of
+from tests.worker.engine.embedding.random_models import PROMPTS, make_tokenizer, write_json
 from tests.worker.engine.embedding.reference_files import reference
 from tests.worker.engine.embedding.test_broken_folders import change, remove
 from worker.engine.embedding.embedding_tokenizer import TokenizedPair
 from worker.engine.embedding.kind import embedding_kind
-from worker.engine.embedding.model import EmbeddingModel, load_embedding_model
+from worker.engine.embedding.model import load_embedding_model
 
 _PROMPTS = "config_sentence_transformers.json"
 _SETTINGS = "sentence_bert_config.json"
-_TOLERANCE = 2e-5
-
-
-def vectors_of(model: EmbeddingModel) -> Any:
-    return np.array(model.embed([model.tokenize(text) for text in SENTENCES]))
 
 
 def test_a_prompt_stands_before_the_text(load_case: LoadCase) -> None:
@@ -67,7 +58,7 @@ def test_default_dimensions(write_case: WriteCase) -> None:
     expected = reference("bert", "vectors")[:, :8]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     assert model.dimensions == 8
-    assert np.abs(vectors_of(model) - expected).max() < _TOLERANCE
+    assert_computes(model, lambda: vectors_of(model), expected)
     assert model.embed([model.tokenize("ab")], dimensions=32).shape == (1, 32)
 
 
@@ -141,7 +132,7 @@ def test_what_is_assumed_without_modules(name: str, assumed: str, write_case: Wr
     remove("modules.json")(folder)
     model = load_embedding_model(folder)
     assert [warning[: len(assumed)] for warning in model.warnings] == [assumed]
-    assert np.abs(vectors_of(model) - reference(name, "vectors")).max() < _TOLERANCE
+    assert_vectors(model, name)
 
 
 def test_a_network_in_a_folder_of_its_own(write_case: WriteCase) -> None:
@@ -154,8 +145,7 @@ def test_a_network_in_a_folder_of_its_own(write_case: WriteCase) -> None:
     modules = [("Transformer", "0_Transformer"), ("Pooling", "1_Pooling"), ("Normalize", "2")]
     entries = [{"type": f"sentence_transformers.models.{k}", "path": p} for k, p in modules]
     write_json(folder / "modules.json", entries)
-    found = vectors_of(load_embedding_model(folder))
-    assert np.abs(found - reference("bert", "vectors")).max() < _TOLERANCE
+    assert_vectors(load_embedding_model(folder), "bert")
 
 
 def test_code_of_the_folder_is_not_run(write_case: WriteCase) -> None:
@@ -164,8 +154,7 @@ def test_code_of_the_folder_is_not_run(write_case: WriteCase) -> None:
     (folder / "evil.py").write_text(code)
     change("config.json", auto_map={"AutoModel": "evil.Model", "AutoConfig": "evil.Config"})(folder)
     change("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", "evil.T"]})(folder)
-    found = vectors_of(load_embedding_model(folder))
-    assert np.abs(found - reference("bert", "vectors")).max() < _TOLERANCE
+    assert_vectors(load_embedding_model(folder), "bert")
 
 
 @pytest.mark.parametrize(
