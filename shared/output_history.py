@@ -1,4 +1,5 @@
-"""The outputs of a stream, for clients that missed some or subscribed late."""
+"""The outputs of an answer so far: of a stream, for clients that missed some or subscribed late; of
+an answer in one message, until it is whole."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -6,6 +7,7 @@ from collections.abc import Iterator
 from shared.messages.stream import ChoiceOutput
 
 MAX_BYTES = 8 * 1024 * 1024
+_JOINED_AT_ONCE = 64
 _OUTPUT_BYTES = 150
 _TOKEN_BYTES = 10
 _CALL_BYTES = 300
@@ -15,25 +17,51 @@ _LOGPROB_BYTES = 100
 class OutputHistory:
     """The outputs of all choices, those of each choice in order.
 
-    Above `max_bytes` the oldest outputs are dropped; a resend then starts at the oldest one left.
+    Above `max_bytes` the oldest outputs of a stream are dropped; a resend then starts at the oldest
+    one left. An answer in one message `is_too_large` then. Its outputs are joined as they come,
+    since each one costs more memory than its tokens.
 
     Attributes:
         whole: no output was dropped.
     """
 
-    def __init__(self, choices: int, *, max_bytes: int | None = MAX_BYTES) -> None:
+    def __init__(self, choices: int, *, streams: bool = True, max_bytes: int = MAX_BYTES) -> None:
         self._outputs: list[deque[ChoiceOutput]] = [deque() for _ in range(choices)]
+        self._single = [0] * choices
+        """The number of outputs at the end of each choice that are not joined."""
+        self._streams = streams
         self._max_bytes = max_bytes
         self._bytes = 0
         self.whole = True
 
+    @property
+    def is_too_large(self) -> bool:
+        """Whether an answer in one message has more bytes than are kept."""
+        return not self._streams and self._bytes > self._max_bytes
+
     def append(self, output: ChoiceOutput) -> None:
         self._outputs[output.choice].append(output)
         self._bytes += _size(output)
-        while self._max_bytes is not None and self._bytes > self._max_bytes:
+        if self._streams:
+            self._drop_oldest()
+        else:
+            self._join_last(output.choice)
+
+    def _drop_oldest(self) -> None:
+        while self._bytes > self._max_bytes:
             longest = max(self._outputs, key=len)
             self._bytes -= _size(longest.popleft())
             self.whole = False
+
+    def _join_last(self, choice: int) -> None:
+        self._single[choice] += 1
+        if self._single[choice] == _JOINED_AT_ONCE:
+            outputs = self._outputs[choice]
+            last = [outputs.pop() for _ in range(_JOINED_AT_ONCE)][::-1]
+            joined = ChoiceOutput.joined(last)
+            outputs.append(joined)
+            self._bytes += _size(joined) - sum(map(_size, last))
+            self._single[choice] = 0
 
     def since(self, choice: int | None, index: int) -> Iterator[ChoiceOutput]:
         """Yield the outputs that reach a token index or end a choice: of one choice, or of all."""

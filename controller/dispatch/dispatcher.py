@@ -262,26 +262,30 @@ class Dispatcher:
 
     # After a failure.
 
-    def retry(self, request: TrackedRequest, error: ErrorDetails) -> None:
+    def retry(
+        self, request: TrackedRequest, error: ErrorDetails, *, innocent: bool = False
+    ) -> None:
         """Start another attempt after a failed one, which continues the answer; end the request if
-        no further attempt is allowed."""
+        no further attempt is allowed. `innocent` as of `FailedAttempts.add`."""
         now = self._out.now
         if request.failures.crashes >= _MAX_CRASHES_PER_REQUEST:
             code = "request_crashes_engine"
             error = ErrorDetails.of(code, ERROR_CODES[code].meaning)
-        delay_s = self._delay_s(request, error)
+        delay_s = self._delay_s(request, error, innocent=innocent)
         if now >= request.deadline:
             error = request.deadline_exceeded()
         elif delay_s is not None and now + delay_s < request.deadline:
-            self._back_off(request, error, delay_s)
+            self._back_off(request, error, delay_s, innocent=innocent)
             return
         self._fire(request, "end_requested", error)
 
-    def _back_off(self, request: TrackedRequest, error: ErrorDetails, delay_s: float) -> None:
+    def _back_off(
+        self, request: TrackedRequest, error: ErrorDetails, delay_s: float, *, innocent: bool
+    ) -> None:
         text = "migrates" if request.started else "tried again"
         self._out.warn(f"{text}: {error.message}", request, error.code)
         self._metrics.retried(request.worker, error.code, migrated=request.started)
-        request.give_up_attempt(error, self._out.now)
+        request.give_up_attempt(error, self._out.now, innocent=innocent)
         self._out.record_spans(request)
         request.state, request.reason = "backing_off", "retry"
         request.wake_at = self._out.now + delay_s
@@ -290,13 +294,15 @@ class Dispatcher:
         if not delay_s:
             self._fire(request, "backoff_ended")
 
-    def _delay_s(self, request: TrackedRequest, error: ErrorDetails) -> float | None:
+    def _delay_s(
+        self, request: TrackedRequest, error: ErrorDetails, *, innocent: bool
+    ) -> float | None:
         """Return the delay until the next attempt; None if there is none. The first migration since
         the answer last grew is immediate, because a client is reading it."""
         if not is_retryable(error.code):
             return None
         failures = request.failures.in_a_row_with(
-            error, started=request.started, grown=request.grown
+            error, started=request.started, grown=request.grown, innocent=innocent
         )
         failures = max(1, failures)
         if not request.started:

@@ -132,7 +132,11 @@ class AttemptActions:
         self._out.cancel_attempt(request, silent=True)  # so that the worker forgets it
         request.failures.crashes += event.suspect
         wait_ms = event.retry_after_ms
-        self._retry(request, ErrorDetails.of(event.code, event.message, retry_after_ms=wait_ms))
+        self._retry(
+            request,
+            ErrorDetails.of(event.code, event.message, retry_after_ms=wait_ms),
+            innocent=event.code == "engine_crashed" and not event.suspect,
+        )
 
     def fail_over(self, request: TrackedRequest, error: ErrorDetails) -> None:
         """The worker is gone."""
@@ -143,11 +147,13 @@ class AttemptActions:
         request.may_have_ended = True
         self._retry(request, error)
 
-    def _retry(self, request: TrackedRequest, error: ErrorDetails) -> None:
+    def _retry(
+        self, request: TrackedRequest, error: ErrorDetails, *, innocent: bool = False
+    ) -> None:
         if request.cancelled:
             self._endings.end_cancelled(request)
             return
-        self._dispatcher.retry(request, error)
+        self._dispatcher.retry(request, error, innocent=innocent)
         self._timers.update(request)
 
 

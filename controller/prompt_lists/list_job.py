@@ -20,7 +20,7 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
-from shared.output_history import MAX_BYTES, OutputHistory
+from shared.output_history import OutputHistory
 from shared.stream_subscribers import StreamSubscribers
 
 _PROGRESS: tuple[StatusName | None, ...] = (
@@ -83,7 +83,7 @@ class PromptListJob:
             body.multiplex,
             parts,
             StreamSubscribers(whole.inboxes, awake_now),
-            OutputHistory(body.choices, max_bytes=MAX_BYTES if body.stream else None),
+            OutputHistory(body.choices, streams=body.stream),
             [part.number for part in parts],
             sent_at=time.monotonic(),
             next_index=[0] * body.choices,
@@ -200,15 +200,16 @@ class PromptListJob:
 
 _LEAST_NUMBER_BYTES = 2
 _LEAST_LOGPROB_BYTES = 20
+_PACKED_CHARACTERS = 6
+"""Of one number of a vector, in base64, at most."""
 
 
 def _least_bytes(output: ChoiceOutput) -> int:
     """Return less than the JSON of an output has, so that no answer is refused that fits."""
     logprobs = sum(1 + len(entry.get("top", ())) for entry in output.logprobs or ())
+    numbers = len(output.token_ids) + len(output.embedding or "") // _PACKED_CHARACTERS
     characters = len(output.text) + len(output.reasoning or "")
-    return (
-        characters + _LEAST_NUMBER_BYTES * len(output.token_ids) + _LEAST_LOGPROB_BYTES * logprobs
-    )
+    return characters + _LEAST_NUMBER_BYTES * numbers + _LEAST_LOGPROB_BYTES * logprobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,10 +347,13 @@ class TrackedRequest:
             self.placement.tokens_arrived(now)
         return self.progress.record(event, self.elapsed_ms(now))
 
-    def give_up_attempt(self, error: ErrorDetails, now: float) -> None:
-        """The worker is gone or requeued the request; another attempt follows."""
+    def give_up_attempt(self, error: ErrorDetails, now: float, *, innocent: bool = False) -> None:
+        """The worker is gone or requeued the request; another attempt follows. `innocent` as of
+        `FailedAttempts.add`."""
         self._end_attempt("fault" if error.code in WORKER_FAULTS else "other", now, error.code)
-        self.failures.add(error, self.worker, started=self.started, grown=self.grown)
+        self.failures.add(
+            error, self.worker, started=self.started, grown=self.grown, innocent=innocent
+        )
         if self.started:
             if self.failover is None and self.worker is not None:
                 self.failover = self.worker, now

@@ -110,7 +110,7 @@ class SimulatedStreams:
         dispatch: Dispatch,
         *,
         terminal_sent: bool,
-        code: str = "engine_crashed",
+        code: str = "internal_error",
         message: str = "the engine ended",
         suspect: bool = False,
     ) -> None:

@@ -80,7 +80,7 @@ async def test_what_was_not_started_is_tried_so_often_and_no_more(
             await worker.fail(dispatch, terminal_sent=False)
         assert len(set(tried[:3])) == min(3, max_attempts), "each once before one again"
         end = await inbox.end()
-        assert (end.error.code, end.attempt) == ("engine_crashed", dispatch.attempt)
+        assert (end.error.code, end.attempt) == ("internal_error", dispatch.attempt)
         await cluster.settle()
         assert inbox.rest() == [] and not any(worker.unread[0] for worker in workers)
 

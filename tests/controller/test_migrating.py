@@ -230,7 +230,7 @@ async def test_it_goes_on_so_often_and_no_more(limited: tuple[Running, int]) -> 
         await worker.fail(dispatch, terminal_sent=False)
         dispatch = await worker.next_dispatch()
     await worker.fail(dispatch, terminal_sent=False)
-    assert (await inbox.end()).error.code == "engine_crashed"
+    assert (await inbox.end()).error.code == "internal_error"
     await cluster.settle()
     assert worker.unread[0] == 0
     assert cluster.controller.report().migrations == limit

@@ -15,9 +15,9 @@ def output(
 
 
 def logged(
-    *outputs: ChoiceOutput, choices: int = 1, max_bytes: int | None = 10**6
+    *outputs: ChoiceOutput, choices: int = 1, max_bytes: int = 10**6, streams: bool = True
 ) -> OutputHistory:
-    log = OutputHistory(choices, max_bytes=max_bytes)
+    log = OutputHistory(choices, max_bytes=max_bytes, streams=streams)
     for one in outputs:
         log.append(one)
     return log
@@ -94,10 +94,42 @@ def test_an_output_larger_than_the_limit_is_not_kept_and_breaks_nothing() -> Non
     assert [one.index for one in log.since(0, 0)] == [2]
 
 
-def test_what_must_be_told_whole_is_never_cut() -> None:
+def test_what_must_be_told_whole_is_never_cut_and_says_when_it_is_too_large() -> None:
     outputs = [output(index, index, size=1000) for index in range(100)]
-    (whole,) = logged(*outputs, max_bytes=None).joined()
+    log = logged(*outputs, max_bytes=50_000, streams=False)
+    (whole,) = log.joined()
     assert whole.token_ids == list(range(100)) and len(whole.text) == 100_000
+    assert log.is_too_large
+    assert not logged(*outputs, streams=False).is_too_large
+    assert not logged(*outputs, max_bytes=50_000).is_too_large  # it drops the oldest
+
+
+_CALL = {"index": 0, "id": "call-1", "type": "function", "function": {"name": "f", "arguments": ""}}
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2)), max_size=300))
+def test_an_answer_in_one_message_is_the_same_however_often_it_was_joined(
+    pieces: list[tuple[int, int]],
+) -> None:
+    """Pieces are text, reasoning, or a part of a call, of one of two choices."""
+    outputs = [
+        [ChoiceOutput(choice, 0, [], "", tool_calls=[_CALL], reasoning="so")] for choice in (0, 1)
+    ]
+    log = logged(outputs[0][0], outputs[1][0], choices=2, streams=False)
+    for index, (choice, kind) in enumerate(pieces):
+        entry = {"token_id": index, "token": "x", "logprob": -1.0}
+        one = ChoiceOutput(
+            choice,
+            index,
+            [index],
+            "x" * (kind == 0),
+            reasoning="y" if kind == 1 else None,
+            tool_calls=[{"index": 0, "function": {"arguments": "z"}}] if kind == 2 else None,
+            logprobs=[entry],
+        )
+        outputs[choice].append(one)
+        log.append(one)
+    assert log.joined() == tuple(map(ChoiceOutput.joined, outputs))
 
 
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 100))

@@ -257,6 +257,28 @@ async def test_a_request_that_ends_two_engines_ends_itself_and_its_model_serves_
     assert any(reader.migrations for reader in readers)
 
 
+async def test_a_client_whose_requests_end_engines_is_refused_and_others_are_served_on(
+    cluster: Cluster, process: ClusterProcess
+) -> None:
+    """Each of its requests is another one. An operator's order ends what was before, and this."""
+    assert (await cluster.control(_ONE_WORKER, LoadModel(model=ModelId(_TOUCHY)))).ok
+    restarts = await _restarts(cluster)
+    hostile: dict[str, Any] = {"prompt": [30, _TRIGGER, 40], "max_tokens": 5, "model": _TOUCHY}
+    async with connect(as_client(process.url), client="eve") as eve:
+        async with _reading(cluster, _TOUCHY):
+            codes = []
+            for number in range(4):
+                with pytest.raises(StreamFailed) as failed:
+                    await eve.generate(temperature=0, seed=number, **hostile)
+                codes.append(failed.value.code)
+        assert codes == ["request_crashes_engine"] * 2 + ["engine_crashed", "model_unavailable"]
+        assert "eve" in failed.value.message
+        await _until_restarted(cluster, restarts + 5)
+        assert (await cluster.control(_ONE_WORKER, LoadModel(model=ModelId(_TOUCHY)))).ok
+        harmless: dict[str, Any] = {"prompt": [30, 40], "logit_bias": {str(_TRIGGER): -100.0}}
+        await eve.generate(model=_TOUCHY, max_tokens=5, temperature=0, **harmless)
+
+
 async def test_engines_that_are_killed_from_outside_cost_no_model_its_name(
     cluster: Cluster, process: ClusterProcess
 ) -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.ids import BootId
+from shared.ids import BootId, ClientName
 from shared.messages.dispatch import Continuation
 from shared.messages.request_events import AttemptFailed
-from shared.messages.stream import ErrorDetails
+from shared.messages.stream import ErrorDetails, FailedMessage
+from shared.output_history import MAX_BYTES
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
 from tests.worker.recording_engine import RecordingEngine
@@ -24,6 +25,7 @@ from worker.scheduling.scheduler import RequestScheduler
 from worker.streams.outgoing import OutgoingBatch
 from worker.streams.replay import Replay
 
+_EVE = ClientName("eve")
 _CRASH = ErrorDetails.of("engine_crashed", "the engine ended")
 
 
@@ -42,6 +44,7 @@ class Scheduled:
             }
         )
         self.outgoing: list[OutgoingBatch] = []
+        self._clients: dict[str, ClientName] = {}
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
         self.engines = [self.engine]
@@ -63,6 +66,7 @@ class Scheduled:
         """Take them; the engine starts their prefill as far as it has room."""
         for request_id in request_ids:
             dispatch = dispatched(request_id, **fields)  # type: ignore[arg-type]
+            self._clients[request_id] = dispatch.client
             assert self.scheduler.accept(dispatch, OWNER) is None
             for sequence in self._sequences(request_id):
                 self.scheduler.on_fact(self.engine, PrefillStarted(sequence, 5))
@@ -132,7 +136,8 @@ class Scheduled:
         return {event.request_id: event.suspect for event in failed}
 
     def _sequences(self, request_id: str) -> list[int]:
-        request = self.scheduler.find((CLIENT, dispatched(request_id).request_id))
+        client = self._clients.get(request_id, CLIENT)
+        request = self.scheduler.find((client, dispatched(request_id).request_id))
         assert request is not None
         admitted = request.engine is not None
         return [choice.sequence for choice in request.choices] if admitted else []
@@ -274,14 +279,14 @@ def test_a_death_at_the_first_token_of_a_model_makes_no_request_a_suspect(
     assert worker.requeued == {"beside it": False}
 
 
-def test_a_second_death_over_another_request_fails_the_model_and_makes_no_suspect(
+def test_a_second_death_over_a_request_of_another_client_fails_the_model_and_makes_no_suspect(
     tiny_model: Path,
 ) -> None:
     worker = Scheduled(tiny_model)
     worker.accept("one")
     worker.crash("one")
     worker.come_back()
-    worker.accept("another")
+    worker.accept("another", client=_EVE)
     assert worker.crash("another")
     assert worker.model.state == "failed"
     assert worker.model.error == "it crashed the engine process twice: signal 6"
@@ -291,6 +296,49 @@ def test_a_second_death_over_another_request_fails_the_model_and_makes_no_suspec
     assert event.message == f"{TINY}: it crashed the engine process twice: signal 6"
     refusal = worker.scheduler.accept(dispatched("later"), OWNER)
     assert refusal is not None and "signal 6" in refusal.message
+
+
+def test_a_second_death_over_another_request_of_one_client_has_its_requests_refused(
+    tiny_model: Path,
+) -> None:
+    worker = Scheduled(tiny_model, batch=1)
+    worker.accept("one", client=_EVE)
+    worker.crash("one")
+    worker.come_back()
+    worker.accept("another", "waiting", client=_EVE)
+    worker.accept("beside it")
+    assert worker.crash("another")
+    events = [event for one in worker.outgoing for _, event in one.events]
+    failed = [event for event in events if isinstance(event, AttemptFailed)]
+    assert {(event.request_id, event.code, event.suspect) for event in failed} == {
+        ("another", "engine_crashed", True),
+        ("beside it", "engine_crashed", False),
+        ("waiting", "model_unavailable", False),
+    }
+    assert worker.model.state == "loading"
+    worker.come_back()
+    refusal = worker.scheduler.accept(dispatched("later", client=_EVE), OWNER)
+    assert refusal is not None and refusal.code == "model_unavailable"
+    assert "requests of client eve to tiny crashed" in refusal.message
+    assert worker.scheduler.accept(dispatched("later"), OWNER) is None
+    worker.scheduler.models.load(TINY)
+    assert worker.scheduler.accept(dispatched("later", client=_EVE), OWNER) is None
+
+
+def test_an_answer_in_one_message_that_no_message_can_have_ends_early(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("large", stream=False)
+    worker.accept("stream")
+    for request_id in ("large", "stream"):
+        (sequence,) = worker._sequences(request_id)
+        output = SequenceOutput(sequence, 0, [7], "x" * (MAX_BYTES + 1))
+        worker.outgoing.clear()
+        worker.scheduler.on_fact(worker.engine, StepCompleted([output]))
+        (sent,) = [message for one in worker.outgoing for message in one.client_messages]
+        if request_id == "large":
+            assert isinstance(sent.message, FailedMessage)
+            assert sent.message.error.code == "answer_too_large"
+    assert worker.in_engine == ["stream"]
 
 
 def test_a_second_death_over_the_same_request_leaves_the_model_to_the_others(

@@ -1,6 +1,6 @@
 """Compiles the constraint of an answer from the request and the model's answer format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,20 @@ def tools_of(calling: ToolCallingOptions | None) -> list[Tool]:
 
 
 def compile_constraint(
-    order: SubmitSequence, model: LoadedModel, *, opened: bool, thinks: bool, max_tokens: int
+    order: SubmitSequence,
+    model: LoadedModel,
+    *,
+    opened: bool,
+    thinks: bool,
+    max_tokens: int,
+    pause: Callable[[], None] = lambda: None,
 ) -> tuple[AnswerMatcher | None, list[str]]:
     """Return the constraint of an answer, or None, and warnings about what is not enforced.
 
     Args:
         opened: the prompt has opened reasoning.
         thinks: the model may open reasoning itself.
+        pause: called between the grammars of many tools, and while a problem is located.
 
     Raises:
         RequestError: a requested constraint cannot be enforced; `param` names the field.
@@ -46,11 +53,11 @@ def compile_constraint(
             code="not_supported",
             param="tools" if calling is not None else structured.param if structured else None,
         )
-    tools, warnings = _enforceable_tools(calling, model.grammars)
+    tools, warnings = _enforceable_tools(calling, model.grammars, pause)
     whole = sections = None
     if structured is not None or (calling is not None and calling.required):
         if structured is not None and structured.kind == "json":
-            model.grammars.check_schema(structured.value, structured.param)
+            model.grammars.check_schema(structured.value, structured.param, pause)
         must_call = calling is not None and calling.required
         parallel = calling is not None and calling.parallel
         bound = AnswerConstraint(
@@ -60,7 +67,7 @@ def compile_constraint(
         if budget is None and answers.can_reason:
             budget = max(1, max_tokens // 2)
     elif calling is not None:
-        sections = _section_matchers(answers, tools, calling, model.grammars)
+        sections = _section_matchers(answers, tools, calling, model.grammars, pause)
     constraint = AnswerMatcher(
         model.grammars.tokenizer,
         answers.control,
@@ -83,7 +90,7 @@ def _tool(described: Mapping[str, Any]) -> Tool:
 
 
 def _enforceable_tools(
-    calling: ToolCallingOptions | None, grammars: GrammarCompiler
+    calling: ToolCallingOptions | None, grammars: GrammarCompiler, pause: Callable[[], None]
 ) -> tuple[list[Tool], list[str]]:
     """Return the tools that may be called, with the enforceable part of their schemas, and
     warnings. The schema of a strict tool must be enforceable in full. Of other tools a part is
@@ -92,10 +99,11 @@ def _enforceable_tools(
     for number, tool in enumerate(tools_of(calling)):
         if calling is not None and calling.forced not in (None, tool.name):
             continue
+        pause()
         param = f"tools.{number}.function.parameters"
         schema = arguments_schema(tool.parameters)
         if tool.strict:
-            grammars.check_schema(schema, param)
+            grammars.check_schema(schema, param, pause)
         elif (problem := grammars.problem(schema)) is not None:
             warnings.append(f"{param}: the schema is not enforced in full: {problem}")
             if grammars.problem(schema, lenient=True) is not None:
@@ -119,12 +127,14 @@ def _section_matchers(
     tools: Sequence[Tool],
     calling: ToolCallingOptions,
     grammars: GrammarCompiler,
+    pause: Callable[[], None],
 ) -> dict[str, Any]:
+    matchers = {}
     try:
-        return {
-            name: grammars.matcher(grammar)
-            for name, grammar in section_grammars(answers, tools, parallel=calling.parallel).items()
-        }
+        for name, grammar in section_grammars(answers, tools, parallel=calling.parallel).items():
+            pause()
+            matchers[name] = grammars.matcher(grammar)
+        return matchers
     except ValueError as error:
         raise InvalidRequest(f"tools: {error}", param="tools") from None
 

@@ -115,7 +115,7 @@ class PreparationThread:
             self._handle(self._queue.take())
 
     def _pause(self) -> None:
-        """Prepare short prompts of other clients; called while a long one is tokenised."""
+        """Prepare short prompts of other clients; called while a long one is prepared."""
         if len(self._preparing) == 1:
             self._limit.suspended(self._handle_short)
 

@@ -54,6 +54,9 @@ def _lane(order: PreparationOrder) -> _Lane:
 
 
 def _characters(order: SubmitSequence) -> int:
-    """Return the approximate number of characters of a prompt."""
-    turns = order.messages or ()
-    return len(order.text or "") + sum(len(str(turn.get("content", ""))) for turn in turns)
+    """Return the approximate number of characters of all that a prompt and its constraint are made
+    of."""
+    parts = [*(order.messages or ()), *(order.calling.tools if order.calling else ())]
+    if order.structure is not None:
+        parts.append(order.structure.value)
+    return len(order.text or "") + sum(len(str(part)) for part in parts)

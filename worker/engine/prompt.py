@@ -55,7 +55,7 @@ def prepare(
     """Render, tokenise and check one prompt, and replay the tokens of an earlier attempt.
 
     Args:
-        pause: called now and then while a long text is tokenised.
+        pause: called now and then while a long text is tokenised, or many tools are compiled.
 
     Raises:
         RequestError: the prompt cannot be rendered, is too long, or has unknown tokens; or the
@@ -88,7 +88,7 @@ def prepare(
         )
     requested = order.max_tokens or DEFAULT_MAX_TOKENS
     max_tokens = min(requested, context - len(prompt_ids))
-    answer = _answer(order, model, prompt, max_tokens)
+    answer = _answer(order, model, prompt, max_tokens, pause)
     token_bytes = model.grammars.token_bytes if model.grammars is not None else None
     sequence = OutputBuilder(order, answer, max_tokens, model.replay_decode, token_bytes)
     replayed = sequence.replay()
@@ -99,13 +99,17 @@ def prepare(
 
 
 def _answer(
-    order: SubmitSequence, model: LoadedModel, prompt: RenderedPrompt, max_tokens: int
+    order: SubmitSequence,
+    model: LoadedModel,
+    prompt: RenderedPrompt,
+    max_tokens: int,
+    pause: Callable[[], None],
 ) -> AnswerDecoder:
     is_chat = order.messages is not None
     opened = is_chat and model.format.opens_reasoning(prompt.end)
     thinks = is_chat and model.format.can_reason and not prompt.closed_reasoning
     constraint, warnings = compile_constraint(
-        order, model, opened=opened, thinks=thinks, max_tokens=max_tokens
+        order, model, opened=opened, thinks=thinks, max_tokens=max_tokens, pause=pause
     )
     bind = constraint.enforce_call if constraint is not None and order.calling is not None else None
     parser: AnswerParser = PlainParser()

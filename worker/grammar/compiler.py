@@ -3,7 +3,7 @@
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -110,8 +110,13 @@ class GrammarCompiler:
         """
         return self._pool.matcher(grammar)
 
-    def check_schema(self, schema: Any, param: str) -> None:
+    def check_schema(
+        self, schema: Any, param: str, pause: Callable[[], None] = lambda: None
+    ) -> None:
         """Check that every keyword of a schema can be enforced.
+
+        Args:
+            pause: called now and then while the problem of a large schema is located.
 
         Raises:
             InvalidRequest: names the keyword's path in the request.
@@ -120,7 +125,7 @@ class GrammarCompiler:
         if (found := find_excess(clean)) is not None:
             path, problem = found
         elif (message := self._compile_problem(clean)) is not None:
-            path, problem = self._locate(clean, message)
+            path, problem = self._locate(clean, message, pause)
         else:
             return
         where = ".".join([param, *path])
@@ -163,7 +168,7 @@ class GrammarCompiler:
                 raise
             raise ValueError(f"it cannot be compiled: {error}") from None
 
-    def _locate(self, root: Any, problem: str) -> tuple[list[str], str]:
+    def _locate(self, root: Any, problem: str, pause: Callable[[], None]) -> tuple[list[str], str]:
         """Return the path of the innermost schema that has a problem, and the problem. Subschemas
         are compiled in their place in the root, as their references may lead anywhere."""
         whole = {"$defs": {"root": rebased(root, f"#{_ROOT}")}}
@@ -177,6 +182,7 @@ class GrammarCompiler:
                 tries += 1
                 if tries > _MAX_ATTEMPTS or time.monotonic() > until:
                     return path, problem
+                pause()
                 here = [*keys, *steps(schema, step)]
                 tried = {**whole, "$ref": f"#{_ROOT}{pointer(here)[1:]}"}
                 if (found := self._compile_problem(tried)) is not None:

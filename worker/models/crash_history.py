@@ -1,25 +1,32 @@
-"""Decides whether a model or one of its requests is to blame for engine crashes. No I/O."""
+"""Decides whether a model, a client or a request is to blame for engine crashes. No I/O."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shared.ids import ModelId
+from shared.ids import ClientName, ModelId
 from worker.requests.active_request import RequestKey
 
 _WINDOW_S = 600.0
 _BLAMED_AFTER_CRASHES = 2
 _MAX_BLAMED_REQUESTS = 2
-"""Maximum number of requests of a model that are blamed; then the model is blamed for the next
-crash. Otherwise a model that crashes with any request would crash engines for ever."""
+"""Maximum number of requests of a model that are blamed; then the next crash blames their client,
+or the model if they are of several. Otherwise a model that crashes with any request would crash
+engines for ever."""
 _MAX_KILLS = 3
 """Number of successive kills during the load of a model for which the model is blamed. One kill is
 no evidence: if memory is short, the system kills the process that allocates."""
 
 
 class _Crash(NamedTuple):
+    """
+    Attributes:
+        clients: of the requests that are the more likely causes.
+    """
+
     at: float
     requests: frozenset[RequestKey]
+    clients: frozenset[ClientName]
 
 
 @dataclass(slots=True)
@@ -28,18 +35,21 @@ class _History:
 
     Attributes:
         crashes: engine crashes for which no request is blamed.
-        blamed: times at which a request was blamed.
+        blamed: engine crashes for which a request was blamed.
         kills: times at which an engine was killed while it loaded the model.
+        refused: clients that were blamed, and when.
     """
 
     crashes: list[_Crash] = field(default_factory=list)
-    blamed: list[float] = field(default_factory=list)
+    blamed: list[_Crash] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
+    refused: dict[ClientName, float] = field(default_factory=dict)
 
     def drop_before(self, time: float) -> None:
         self.crashes = [crash for crash in self.crashes if crash.at >= time]
-        self.blamed = [at for at in self.blamed if at >= time]
+        self.blamed = [crash for crash in self.blamed if crash.at >= time]
         self.kills = [at for at in self.kills if at >= time]
+        self.refused = {client: at for client, at in self.refused.items() if at >= time}
 
 
 class CrashBlame(NamedTuple):
@@ -48,17 +58,21 @@ class CrashBlame(NamedTuple):
     Attributes:
         model_failed: the model is to blame, and must not be loaded again.
         suspects: the requests that may be to blame instead.
+        clients: those of which the requests to the model are refused from now on.
     """
 
     model_failed: bool
     suspects: frozenset[RequestKey] = frozenset()
+    clients: frozenset[ClientName] = frozenset()
 
 
 class CrashHistory:
     """Records engine crashes by the model that the engine was busy with.
 
     After two crashes within ten minutes the model is blamed. If one request was involved in both,
-    that request is blamed instead, and the crashes are dropped. Times are of the monotonic clock.
+    that request is blamed instead; if requests of one client were, that client, so that nobody can
+    end a model for the others. A second client with such requests is evidence against the model.
+    The crashes are dropped with the blame. Times are of the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -79,18 +93,39 @@ class CrashHistory:
                 likely causes.
         """
         history = self._of(model, now)
-        history.crashes.append(_Crash(now, frozenset(requests)))
+        crash = _Crash(now, frozenset(requests), _clients(newcomers or requests))
+        history.crashes.append(crash)
         always_present = frozenset.intersection(*(crash.requests for crash in history.crashes))
         suspects = always_present & frozenset(newcomers) or always_present
         if len(history.blamed) >= _MAX_BLAMED_REQUESTS:
-            return CrashBlame(model_failed=True)
+            return self._blame_clients(history)
         if len(history.crashes) < _BLAMED_AFTER_CRASHES:
             return CrashBlame(False, suspects)
-        if not always_present:
-            return CrashBlame(model_failed=True)
+        likely = frozenset.intersection(*(crash.clients for crash in history.crashes))
+        if not suspects or (likely and likely.isdisjoint(_clients(suspects))):
+            return self._blame_clients(history)
         history.crashes.clear()
-        history.blamed.append(now)
+        history.blamed.append(crash._replace(clients=_clients(suspects)))
         return CrashBlame(False, suspects)
+
+    def _blame_clients(self, history: _History) -> CrashBlame:
+        """Blame the clients that may have caused each crash; the model, if there is none."""
+        crashes = [*history.blamed, *history.crashes]
+        clients = frozenset.intersection(*(crash.clients for crash in crashes))
+        if not clients or history.refused.keys() - clients:
+            return CrashBlame(model_failed=True)
+        last = history.crashes[-1]
+        history.refused |= dict.fromkeys(clients, last.at)
+        history.crashes.clear()
+        history.blamed.clear()
+        suspects = frozenset(request for request in last.requests if request[0] in clients)
+        return CrashBlame(False, suspects, clients)
+
+    def refuses(self, model: ModelId, client: ClientName, now: float) -> bool:
+        """Whether requests of a client to a model are refused, because it was blamed."""
+        history = self._histories.get(model)
+        refused_at = history.refused.get(client) if history is not None else None
+        return refused_at is not None and refused_at >= now - _WINDOW_S
 
     def is_suspect(self, model: ModelId, request: RequestKey) -> bool:
         """Whether a request was involved in a crash for which no request is blamed."""
@@ -121,3 +156,7 @@ class CrashHistory:
         history = self._histories.setdefault(model, _History())
         history.drop_before(now - _WINDOW_S)
         return history
+
+
+def _clients(requests: Collection[RequestKey]) -> frozenset[ClientName]:
+    return frozenset(client for client, _ in requests)

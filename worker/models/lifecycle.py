@@ -99,13 +99,14 @@ class ModelLifecycle:
         return model
 
     def load(self, model_id: ModelId) -> WorkerModel:
-        """Load a model by order; a failed model is tried again.
+        """Load a model by order; a failed model is tried again, and its crash history is dropped.
 
         Raises:
             RequestError: the model is unknown.
             Unavailable: there is not enough memory.
         """
         model = self.check_known(model_id)
+        self.loader.crash_history.reset(model.id)
         if model.state in ("available", "failed"):
             self._load(model)
         return model

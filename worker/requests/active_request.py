@@ -26,7 +26,7 @@ from shared.messages.stream import (
     StreamMessage,
     Usage,
 )
-from shared.output_history import MAX_BYTES, OutputHistory
+from shared.output_history import OutputHistory
 from shared.settings.kv_cache import PromptLineRule
 from shared.stream_subscribers import StreamSubscribers
 from shared.telemetry import SpanEvent
@@ -82,7 +82,7 @@ class ActiveRequest:
         self.end: DoneMessage | FailedMessage | None = None
         self.ended_at = 0.0
         self.inboxes = StreamSubscribers(dispatch.inboxes, boottime_s())
-        self._log = OutputHistory(len(sequences), max_bytes=MAX_BYTES if self.streams else None)
+        self._log = OutputHistory(len(sequences), streams=self.streams)
         before = dispatch.resume
         self.times = RequestTimes(
             time.monotonic(),
@@ -183,6 +183,11 @@ class ActiveRequest:
     @property
     def streams(self) -> bool:
         return self.dispatch.request.stream
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the answer is in one message, and has more bytes than any message may have."""
+        return self._log.is_too_large
 
     @property
     def multiplex(self) -> bool:

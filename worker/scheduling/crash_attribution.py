@@ -1,10 +1,12 @@
-"""Crash attribution: finds the model or the requests that may have crashed an engine."""
+"""Crash attribution: finds the model, client or requests that may have crashed an engine."""
 
 import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from shared.errors import Unavailable
+from shared.ids import ClientName, ModelId
 from worker.engine_process.exit import UnexpectedEngineExit
 from worker.engine_process.process import EngineProcess
 from worker.link.activity import EngineActivity
@@ -67,6 +69,15 @@ class CrashAttribution:
             return verdict.suspects
         return [request for request in running if not request.started] or running
 
+    def check_client(self, model: ModelId, client: ClientName) -> None:
+        """Raises Unavailable if requests of a client to a model are refused after crashes."""
+        if self._loader.crash_history.refuses(model, client, time.monotonic()):
+            raise Unavailable(
+                f"requests of client {client} to {model} crashed the engine process twice; they "
+                "are refused for ten minutes, or until the model is loaded by order",
+                code="model_unavailable",
+            )
+
     def _crashed(self, model: WorkerModel, work: EngineActivity, reason: str) -> _Verdict:
         numbers = set(work.sequences)
         involved = {
@@ -82,6 +93,12 @@ class CrashAttribution:
         judged = self._loader.crash_history.record_crash(
             model.id, involved, newcomers, time.monotonic()
         )
+        if judged.clients:
+            names = ", ".join(sorted(judged.clients))
+            logger.error(
+                "requests of client %s to model %s are refused for ten minutes", names, model.id,
+                extra={"model": model.id},
+            )  # fmt: skip
         if judged.model_failed:
             return _Verdict([], model, f"it crashed the engine process twice: {reason}")
         return _Verdict([involved[key] for key in judged.suspects])

@@ -176,6 +176,7 @@ class RequestScheduler:
             self.drop(running)
         try:
             self.models.check_served(dispatch.model)
+            self._crash_attribution.check_client(dispatch.model, dispatch.client)
             self._check_capacity(dispatch.request.level, dispatch.client)
             model = self.models.load_on_demand(dispatch.model)
         except Unavailable as error:
@@ -339,12 +340,22 @@ class RequestScheduler:
         for request in suspects:
             if request.engine is None:  # the engine was preparing it because of a prefetch
                 self._fail(request, error, requeue=True, suspect=True)
+        for request in self._requests:
+            if request.engine is None:
+                self._requeue_if_refused(request)
         failed = {other.index for other in self.engines if other.state == "failed"}
         if len(failed) == len(self.engines):
             self.requeue_all(error)
         for model in self.models.catalogue:
             if model.placed and model.placed <= failed:
                 self.requeue_all(error, model=model.id)
+
+    def _requeue_if_refused(self, request: ActiveRequest) -> None:
+        """Requeue a queued request of a client that is to blame for crashes."""
+        try:
+            self._crash_attribution.check_client(request.model, request.client)
+        except Unavailable as error:
+            self._fail(request, ErrorDetails.of(error.code, error.message), requeue=True)
 
     # Facts.
 

@@ -4,7 +4,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from shared.messages.stream import DoneMessage
+from shared.errors import ERROR_CODES
+from shared.messages.stream import DoneMessage, ErrorDetails
 from worker.engine_process.blas_threads import ThroughputMeter
 from worker.link.facts import SequenceOutput
 from worker.requests.active_choice import ActiveChoice
@@ -84,6 +85,10 @@ class StepResultHandler:
         self._observe(request, choice, output, first=request.started and not was_started)
         if (event := tokens_emitted(request, choice, output)) is not None:
             batch.events.append((request, event))
+        if request.is_too_large and not messages:
+            error = ErrorDetails.of("answer_too_large", ERROR_CODES["answer_too_large"].meaning)
+            self._termination.fail(request, error)
+            return
         if choice.finished:
             self._termination.release_slot(choice)
         for message in messages:

@@ -67,12 +67,12 @@ def test_the_pauses_grow_and_there_are_so_many_attempts() -> None:
     driven = Driven("w1", "w2", "w3", retry={**STEEP, "max_attempts": 4})
     sent = driven.run()
     for pause_s in (0.1, 0.3, 0.9):
-        driven.requeue(sent, "engine_crashed")
+        driven.requeue(sent, "internal_error")
         driven.pass_time(pause_s - 0.01)
         assert driven.sent() == []
         sent = _next(driven, 0.02)
-    driven.requeue(sent, "engine_crashed")
-    assert _end(driven).code == "engine_crashed"
+    driven.requeue(sent, "internal_error")
+    assert _end(driven).code == "internal_error"
     assert driven.machine.metrics.retries == 3
 
 
@@ -187,11 +187,11 @@ def test_what_had_begun_goes_on_at_once_from_the_tokens_that_are_known() -> None
 
 def test_the_second_time_it_makes_a_pause() -> None:
     driven = Driven("w1", "w2", "w3", retry=STEEP)
-    driven.requeue(_begun(driven, 1), "engine_crashed")
-    driven.requeue(_next(driven, 0.0), "engine_crashed")
+    driven.requeue(_begun(driven, 1), "internal_error")
+    driven.requeue(_next(driven, 0.0), "internal_error")
     driven.pass_time(0.09)
     assert driven.sent() == []
-    driven.requeue(_next(driven, 0.02), "engine_crashed")
+    driven.requeue(_next(driven, 0.02), "internal_error")
     driven.pass_time(0.29)
     assert driven.sent() == []
     _next(driven, 0.02)
@@ -200,9 +200,9 @@ def test_the_second_time_it_makes_a_pause() -> None:
 
 def test_a_request_migrates_so_often_and_then_ends() -> None:
     driven = Driven("w1", "w2", failover={"migration_limit": 1})
-    driven.requeue(_begun(driven, 1), "engine_crashed")
-    driven.requeue(_next(driven, 0.0), "engine_crashed")
-    assert _end(driven).code == "engine_crashed"
+    driven.requeue(_begun(driven, 1), "internal_error")
+    driven.requeue(_next(driven, 0.0), "internal_error")
+    assert _end(driven).code == "internal_error"
 
 
 def test_a_token_between_two_failures_begins_the_count_anew() -> None:
@@ -217,6 +217,19 @@ def test_a_token_between_two_failures_begins_the_count_anew() -> None:
         sent = _next(driven, 0.0)
         driven.emit(sent, token, token)
     assert sent.dispatch.migrations == 19
+    driven.finish(sent)
+    assert driven.state() == "finished"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_engines_that_crash_on_other_requests_never_end_it(begun: bool) -> None:
+    breaker, failover = {"failure_threshold": 100}, {"migration_limit": 1}
+    retry = {"max_attempts": 2}
+    driven = Driven("w1", "w2", retry=retry, failover=failover, circuit_breaker=breaker)
+    sent = _begun(driven, 1) if begun else driven.run()
+    for _ in range(10):
+        driven.requeue(sent, "engine_crashed")
+        sent = _next(driven)
     driven.finish(sent)
     assert driven.state() == "finished"
 
@@ -239,9 +252,9 @@ def test_workers_that_drain_one_after_another_take_no_attempt_away(begun: bool) 
         driven.requeue(sent, "draining")
         sent = _next(driven)
     assert sent.dispatch.retries == 10
-    driven.requeue(sent, "engine_crashed")
-    driven.requeue(_next(driven), "engine_crashed")
-    assert _end(driven).code == "engine_crashed"
+    driven.requeue(sent, "internal_error")
+    driven.requeue(_next(driven), "internal_error")
+    assert _end(driven).code == "internal_error"
 
 
 def test_where_it_did_not_begin_again_before_the_worker_failed_it_is_a_migration_still() -> None:

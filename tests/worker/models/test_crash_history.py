@@ -1,4 +1,4 @@
-"""Whom deaths of engines blame: a model, or one request to it."""
+"""Whom deaths of engines blame: a model, one request to it, or one client."""
 
 import pytest
 
@@ -11,7 +11,12 @@ _MINUTES = 60.0
 
 
 def _key(name: str) -> RequestKey:
-    return ClientName("local"), RequestId(name)
+    """Small letters are requests of one client; a capital letter is one of a client so named."""
+    return ClientName("local" if name.islower() else name), RequestId(name)
+
+
+def _key_of(client: str, request: str) -> RequestKey:
+    return ClientName(client), RequestId(request)
 
 
 def _keys(names: str) -> frozenset[RequestKey]:
@@ -29,13 +34,18 @@ class _Told:
         self.now += 1
         return self.deaths.record_crash(model, _keys(requests), _keys(new), self.now)
 
+    def refuses(self, client: str) -> bool:
+        return self.deaths.refuses(_MODEL, ClientName(client), self.now)
+
 
 @pytest.mark.parametrize(
     "deaths",
-    [("", ""), ("a", "b"), ("a", ""), ("", "a"), ("ab", "cd")],
+    [("", ""), ("a", "B"), ("a", ""), ("", "a"), ("ab", "CD")],
     ids=["at load", "over two", "then at load", "at load before", "over groups"],
 )
-def test_two_deaths_without_a_request_in_common_blame_the_model(deaths: tuple[str, str]) -> None:
+def test_two_deaths_with_no_request_and_no_client_in_common_blame_the_model(
+    deaths: tuple[str, str],
+) -> None:
     told = _Told()
     first, second = deaths
     assert told.died(first) == CrashBlame(False, _keys(first))
@@ -63,15 +73,59 @@ def test_after_a_request_was_found_to_be_to_blame_its_deaths_do_not_count() -> N
     told = _Told()
     told.died("a")
     told.died("a")
-    assert told.died("b") == CrashBlame(False, _keys("b"))
-    assert told.died("b") == CrashBlame(False, _keys("b"))
+    assert told.died("B") == CrashBlame(False, _keys("B"))
+    assert told.died("B") == CrashBlame(False, _keys("B"))
 
 
 def test_a_model_that_ends_engines_over_one_request_after_the_other_is_to_blame() -> None:
     told = _Told()
-    for request in "aabb":
+    for request in "aaBB":
         assert not told.died(request).model_failed
-    assert told.died("c") == CrashBlame(model_failed=True)
+    assert told.died("C") == CrashBlame(model_failed=True)
+
+
+@pytest.mark.parametrize("requests", [["a", "b"], ["a", "a", "b", "b", "c"], ["aB", "bC"]])
+def test_deaths_over_requests_of_one_client_blame_that_client_alone(requests: list[str]) -> None:
+    told = _Told()
+    for each in requests[:-1]:
+        assert told.died(each).clients == frozenset()
+    last = requests[-1]
+    own = _keys(last) & _keys("abc")
+    assert told.died(last) == CrashBlame(False, own, frozenset({ClientName("local")}))
+    assert told.refuses("local") and not told.refuses("C")
+    told.now += 10 * _MINUTES + 1
+    assert not told.refuses("local")
+
+
+def test_of_the_clients_that_were_there_each_time_those_of_newcomers_are_blamed() -> None:
+    told = _Told()
+    told.died("aB", new="a")
+    assert told.died("cB", new="c").clients == {ClientName("local")}
+
+
+def test_a_request_that_ends_engines_late_is_blamed_whoever_is_new_meanwhile() -> None:
+    told = _Told()
+    told.died("aB", new="B")
+    assert told.died("aC", new="C") == CrashBlame(False, _keys("a"))
+    told = _Told()
+    told.died("ab", new="b")
+    assert told.died("ac", new="c") == CrashBlame(False, _keys("a"))
+
+
+def test_a_second_client_whose_requests_end_engines_is_evidence_against_the_model() -> None:
+    told = _Told()
+    told.died("a")
+    told.died("b")
+    assert not told.died("C").model_failed
+    assert told.deaths.record_crash(_MODEL, [_key_of("C", "c2")], [], told.now).model_failed
+
+
+def test_who_has_the_model_loaded_anew_forgives_its_clients() -> None:
+    told = _Told()
+    told.died("a")
+    told.died("b")
+    told.deaths.reset(_MODEL)
+    assert not told.refuses("local")
 
 
 def test_deaths_of_one_model_are_not_those_of_another() -> None:
