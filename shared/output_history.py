@@ -35,6 +35,11 @@ class OutputHistory:
         self.whole = True
 
     @property
+    def memory_bytes(self) -> int:
+        """About what the outputs take."""
+        return self._bytes
+
+    @property
     def is_too_large(self) -> bool:
         """Whether an answer in one message has more bytes than are kept."""
         return not self._streams and self._bytes > self._max_bytes

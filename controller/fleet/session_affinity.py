@@ -1,9 +1,8 @@
 """Remembers which worker served a session last: that worker has the session's prefix cached."""
 
-from collections import OrderedDict
-
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from shared.ids import SessionKey, WorkerId
+from shared.session_homes import SessionHomes
 
 _MAX_SESSIONS = 100_000
 
@@ -19,7 +18,7 @@ class SessionAffinity:
     def __init__(self, prefixes: PrefixCacheIndex, *, ttl_s: float | None) -> None:
         self._prefixes = prefixes
         self.ttl_s = ttl_s
-        self._homes: OrderedDict[SessionKey, tuple[WorkerId, float]] = OrderedDict()
+        self._homes: SessionHomes[tuple[WorkerId, float]] = SessionHomes(_MAX_SESSIONS)
 
     def last_worker(self, session: SessionKey) -> WorkerId | None:
         """Return the worker that served the session last, however long ago."""
@@ -39,9 +38,5 @@ class SessionAffinity:
     def record_turn(self, session: SessionKey, worker: WorkerId, now: float) -> WorkerId | None:
         """Record that a worker served a turn; returns the worker that served the turn before, if
         this controller knows it."""
-        before = self._homes.get(session)
-        self._homes[session] = worker, now
-        self._homes.move_to_end(session)
-        if len(self._homes) > _MAX_SESSIONS:
-            self._homes.popitem(last=False)
+        before = self._homes.set(session, (worker, now))
         return before[0] if before is not None else None

@@ -64,7 +64,7 @@ class EmbeddingHandlers:
             embeddings = await self._inference.encode(
                 key_of(request), call, lambda cluster, fields: cluster.embed(body.input, **fields)
             )
-            return embedding_list(embeddings, call.model, packed=packed)
+            return await embedding_list(embeddings, call.model, packed=packed)
 
         return self._respond(request, call, whole)
 

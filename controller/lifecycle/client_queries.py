@@ -17,9 +17,11 @@ from controller.requests.instructions import (
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
 from controller.requests.transitions import Trigger
+from shared.ids import ClientName
 from shared.messages.control import RequestState
 
 _MAX_EARLY_CANCELS = 10_000
+"""So many cancels of one client are held at most; the oldest goes."""
 
 
 class QueryActions:
@@ -48,7 +50,7 @@ class QueryActions:
         self._out = instructions
         self._arrive = arrive
         self._fire = fire
-        self._early_cancels: deque[StatusOrCancelReceived] = deque(maxlen=_MAX_EARLY_CANCELS)
+        self._early_cancels: dict[ClientName, deque[StatusOrCancelReceived]] = {}
 
     # Queries.
 
@@ -73,7 +75,9 @@ class QueryActions:
             )
         elif self._claims.incomplete:
             if event.cancel:
-                self._early_cancels.append(event)
+                client, _ = event.key
+                held = self._early_cancels.setdefault(client, deque(maxlen=_MAX_EARLY_CANCELS))
+                held.append(event)
             return
         if event.reply:
             self._out.add(SendRequestState(event.reply, state))
@@ -81,8 +85,10 @@ class QueryActions:
     def release_early_cancels(self) -> None:
         """Answer the cancels that were held: all workers have answered their claims, or are
         gone."""
-        while self._early_cancels:
-            self.on_queried(self._early_cancels.popleft())
+        held, self._early_cancels = self._early_cancels, {}
+        for cancels in held.values():
+            for cancel in cancels:
+                self.on_queried(cancel)
 
     def cancel_at_worker(self, request: TrackedRequest) -> None:
         self._out.cancel_attempt(request)

@@ -234,6 +234,9 @@ class RequestStateMachine:
             case events.PromptListEnded():
                 if (request := self._store.get(event.key)) is not None:
                     self._fire(request, "list_ended", event.end)
+            case events.PromptListGrew():
+                if (request := self._store.get(event.key)) is not None:
+                    self._store.weigh(request, request.memory_bytes + event.more_bytes)
             case events.EndRequests():
                 for request in self._store:
                     if event.key in (None, request.key):

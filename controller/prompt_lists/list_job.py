@@ -41,6 +41,7 @@ class PromptListJob:
         begun: a worker accepted one of its parts.
         sent_at: when the last message was sent to the client.
         encoded_end: `end` as its client gets it: up to a whole answer, which takes long to encode.
+        weighed_bytes: of the log, that the leader knows of.
         least_bytes: that the whole answer has as JSON, by what is there of it.
         next_index: of each choice.
         unfinished: numbers of the choices without a finish reason.
@@ -62,6 +63,7 @@ class PromptListJob:
     end: DoneMessage | FailedMessage | None = None
     encoded_end: bytes = b""
     ended_at: float = 0.0
+    weighed_bytes: int = 0
     least_bytes: int = 0
     usage_sent: bool = False
     next_index: list[int] = field(default_factory=list)

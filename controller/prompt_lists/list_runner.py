@@ -19,6 +19,7 @@ from controller.requests.events import (
     EndRequests,
     Event,
     PromptListEnded,
+    PromptListGrew,
     RequestReceived,
     StatusOrCancelReceived,
 )
@@ -58,6 +59,8 @@ _SLICE = 16
 _BYTES_PER_TICK = 512 * 1024
 """After so many no more is sent again until the next tick: the leader does all else meanwhile."""
 _COUNT_CAPACITY_S = 1.0
+_WEIGHED_BYTES = 256 * 1024
+"""The leader is told whenever the log of a list has grown by so much."""
 _MAX_LOSSES = 3
 _UNKNOWN_RETRY_MS = 1000
 _MAX_RETRY_MS = 2000
@@ -187,6 +190,9 @@ class PromptListRunner:
                 self._drop_waiting(job, "error", error)
             for part in job.submitted:
                 self._recover(job, part, now)
+            if (more_bytes := job.log.memory_bytes - job.weighed_bytes) >= _WEIGHED_BYTES:
+                job.weighed_bytes += more_bytes
+                self._submit(PromptListGrew(job.whole.key, more_bytes))
             self._end_if_answered(job)
             self._advance(job)
             interval_s = PROBE_INTERVAL_S if job.inboxes.doubtful else KEEP_ALIVE_S

@@ -100,6 +100,13 @@ class PromptListEnded(NamedTuple):
     end: DoneMessage | FailedMessage
 
 
+class PromptListGrew(NamedTuple):
+    """What the list runner keeps of the answer to a list takes more memory than before."""
+
+    key: RequestKey
+    more_bytes: int
+
+
 class EndRequests(NamedTuple):
     """End a request with an error, whatever its worker does; without a key, all requests."""
 
@@ -122,6 +129,6 @@ class TimerFired(NamedTuple):
 Event = (
     RequestReceived | RequestsTransferred | StatusOrCancelReceived | WorkerReported | WorkerGone
     | ClaimAnswered | ClaimRefused | RequestContentsReceived | DispatchReplyReceived
-    | RequestEventsReceived | SessionHistoryReceived | PromptListEnded | EndRequests
-    | LinkRestored | ShutdownBegan | TimerFired
+    | RequestEventsReceived | SessionHistoryReceived | PromptListEnded | PromptListGrew
+    | EndRequests | LinkRestored | ShutdownBegan | TimerFired
 )  # fmt: skip

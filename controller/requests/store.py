@@ -1,12 +1,14 @@
 """All requests of the leader; requests that ended are remembered for a while."""
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 
 from controller.requests.request import RequestKey, TrackedRequest
 from shared.ids import ClientName
 
 RETAINED_AFTER_END_S = 30.0
+_MAX_ENDED_PER_CLIENT = 50_000
+"""So many requests of one client that ended are remembered at most, about 150 MB."""
 
 
 class RequestStore:
@@ -15,7 +17,7 @@ class RequestStore:
     def __init__(self) -> None:
         self._requests: dict[RequestKey, TrackedRequest] = {}
         self._active: dict[RequestKey, TrackedRequest] = {}
-        self._ended: deque[TrackedRequest] = deque()
+        self._ended: defaultdict[ClientName, deque[TrackedRequest]] = defaultdict(deque)
         self._by_client: Counter[ClientName] = Counter()  # of the active ones
         self._bytes: Counter[ClientName] = Counter()
         self._total_bytes = 0
@@ -60,7 +62,10 @@ class RequestStore:
         """Record that a request ended, and drop its contents and its answer."""
         if self._active.get(request.key) is request:
             self._deactivate(request)
-            self._ended.append(request)
+            ended = self._ended[request.client]
+            ended.append(request)
+            if len(ended) > _MAX_ENDED_PER_CLIENT:
+                self._forget(ended.popleft())
         request.forget_contents()
 
     def remove(self, request: TrackedRequest) -> None:
@@ -72,10 +77,15 @@ class RequestStore:
 
     def forget_old(self, now: float) -> None:
         """Forget requests that ended more than `RETAINED_AFTER_END_S` ago."""
-        while self._ended and now - (self._ended[0].ended_at or 0.0) > RETAINED_AFTER_END_S:
-            request = self._ended.popleft()
-            if self._requests.get(request.key) is request:  # else it was replaced
-                del self._requests[request.key]
+        for client, ended in list(self._ended.items()):
+            while ended and now - (ended[0].ended_at or 0.0) > RETAINED_AFTER_END_S:
+                self._forget(ended.popleft())
+            if not ended:
+                del self._ended[client]
+
+    def _forget(self, request: TrackedRequest) -> None:
+        if self._requests.get(request.key) is request:  # else it was replaced
+            del self._requests[request.key]
 
     def _deactivate(self, request: TrackedRequest) -> None:
         del self._active[request.key]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.requests.events import PromptListGrew
 from shared.messages.stream import ErrorDetails, FailedMessage, StatusMessage, Usage
 from tests.controller.driven_runner import DrivenRunner
 
@@ -231,6 +232,18 @@ def test_a_whole_answer_that_grows_too_large_is_not_collected_to_its_end(
     for index in range(200):
         runner.speak(first, index, index)
     assert runner.failed().code == "answer_too_large"
+
+
+def test_the_leader_hears_how_much_is_kept_of_a_stream(runner: DrivenRunner) -> None:
+    whole = runner.serve(2)
+    first, _ = runner.new_parts()
+    for index in range(10_000):
+        runner.speak(first, index, index)
+    runner.pass_time(0.25)
+    (grew,) = [event for event in runner.events if isinstance(event, PromptListGrew)]
+    assert grew.key == whole.key and grew.more_bytes >= 10_000 * 100
+    runner.pass_time(1)
+    assert len([event for event in runner.events if isinstance(event, PromptListGrew)]) == 1
 
 
 def test_a_whole_answer_of_many_small_pieces_that_fits_is_not_refused(

@@ -1,11 +1,12 @@
 """Engine selection: among the engines that hold a request's model, the one with the lowest cost; if
 costs are equal or unknown, the one that served the session before, else the least busy one."""
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from shared.ids import ModelId, SessionKey
+from shared.session_homes import SessionHomes
 from worker.engine_process.process import EngineState
 
 _MAX_SESSIONS = 10_000
@@ -39,7 +40,7 @@ class EngineSelector(Generic[E]):
         self._max_sequences = max_sequences
         self._by_model: Counter[tuple[int, ModelId]] = Counter()
         self.sequences: Counter[int] = Counter()
-        self._homes: OrderedDict[SessionKey, int] = OrderedDict()
+        self._homes: SessionHomes[int] = SessionHomes(_MAX_SESSIONS)
 
     def choose(
         self,
@@ -92,10 +93,7 @@ class EngineSelector(Generic[E]):
 
     def set_home(self, session: SessionKey, engine: int) -> None:
         """Record which engine caches a session."""
-        self._homes[session] = engine
-        self._homes.move_to_end(session)
-        if len(self._homes) > _MAX_SESSIONS:
-            self._homes.popitem(last=False)
+        self._homes.set(session, engine)
 
     def remove(self, engine: int, model: ModelId) -> None:
         """Record that a sequence of an engine ended."""

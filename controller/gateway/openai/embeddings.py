@@ -1,11 +1,15 @@
 """OpenAI's Embeddings."""
 
+import asyncio
+import time
 from typing import Any, Literal
 
+import orjson
 from pydantic import Field
 
 from controller.gateway.text_requests import TextRequest, usage_body
 from shared.client import Embeddings
+from shared.messages import vectors
 from shared.messages.request import Dimensions, Input, ModelName
 
 
@@ -25,19 +29,28 @@ class EmbeddingsRequest(TextRequest):
     )
 
 
-def embedding_list(embeddings: Embeddings, model: str, *, packed: bool) -> dict[str, Any]:
-    """Return the body of an answer.
+_MAX_TURN_S = 0.01
+"""Two thousand vectors of a thousand numbers take a second: other callers have their turns."""
+
+
+async def embedding_list(embeddings: Embeddings, model: str, *, packed: bool) -> dict[str, Any]:
+    """Return the body of an answer; its entries are JSON already.
 
     Args:
         packed: vectors as base64 instead of numbers.
     """
-    vectors = embeddings.packed if packed else embeddings.vectors
+    entries = []
+    until = time.monotonic() + _MAX_TURN_S
+    for index, text in enumerate(embeddings.packed):
+        vector = text if packed else vectors.unpacked(text)
+        entry = {"object": "embedding", "index": index, "embedding": vector}
+        entries.append(orjson.Fragment(orjson.dumps(entry)))
+        if time.monotonic() >= until:
+            await asyncio.sleep(0)
+            until = time.monotonic() + _MAX_TURN_S
     return {
         "object": "list",
-        "data": [
-            {"object": "embedding", "index": index, "embedding": vector}
-            for index, vector in enumerate(vectors)
-        ],
+        "data": entries,
         "model": model,
         "usage": usage_body(embeddings.usage),
     }

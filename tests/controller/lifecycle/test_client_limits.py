@@ -7,14 +7,15 @@ import pytest
 
 from controller.intake.validation import read_request
 from controller.lifecycle.client_limits import limit_exceeded
+from controller.requests.events import PromptListEnded, PromptListGrew
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
 from shared.bus import IncomingMessage
-from shared.ids import ClientName, ModelId, SkillName
-from shared.messages.stream import FailedMessage
+from shared.ids import ClientName, ModelId, RequestId, SkillName
+from shared.messages.stream import ErrorDetails, FailedMessage
 from shared.settings.nats import ClientIsolationSettings
 from tests.controller.requests.driven import Driven
-from tests.controller.values import request
+from tests.controller.values import ADA, request
 
 MIB = 1024 * 1024
 LIMITS = ClientIsolationSettings(strict_inbox=True, max_request_mb_per_client=10, max_request_mb=25)
@@ -44,6 +45,21 @@ def test_one_client_fills_its_own_share_and_not_that_of_others() -> None:
     store.end(first)
     assert (store.memory_bytes(), store.memory_bytes(ClientName("eve"))) == (0, 0)
     assert code(store, sized("b", "eve", 2), LIMITS) is None
+
+
+def test_what_is_kept_of_the_answer_to_a_list_counts_until_its_end() -> None:
+    driven = Driven("w1", strict=True)
+    driven.ask("list", prompt=["a", "b"])
+    store, key = driven.machine._store, (ADA, RequestId("list"))
+    before = store.memory_bytes(ADA)
+    driven.on(PromptListGrew(key, 5 * MIB))
+    driven.on(PromptListGrew(key, 2 * MIB))
+    assert store.memory_bytes(ADA) == before + 7 * MIB
+    driven.on(
+        PromptListEnded(key, FailedMessage(key[1], 1, None, ErrorDetails.of("internal_error", "")))
+    )
+    driven.on(PromptListGrew(key, MIB))
+    assert store.memory_bytes(ADA) == 0
 
 
 @pytest.mark.parametrize("limits", [LIMITS, OPEN])

@@ -37,7 +37,8 @@ async def _fail_by_silence(worker: SimulatedWorker) -> None:
 
 
 async def _fail_by_crash(worker: SimulatedWorker) -> None:
-    await worker.fail(await worker.next_dispatch(), terminal_sent=False)
+    dispatch = await worker.next_dispatch()
+    await worker.fail(dispatch, terminal_sent=False, code="engine_crashed", suspect=True)
 
 
 @pytest.mark.parametrize("how", ["silence", "crash"])
@@ -178,7 +179,7 @@ async def test_a_request_that_is_cancelled_in_the_pause_ends_as_cancelled(start:
     async with start(retry={"initial_delay_ms": 60_000, "max_delay_ms": 60_000}) as cluster:
         worker = await cluster.worker("w1")
         inbox = await ask(cluster)
-        await worker.fail(await worker.next_dispatch(), terminal_sent=False)
+        await _fail_by_crash(worker)
         await cluster.until(lambda: request_in(cluster).failures.count == 1)
         await cluster.query("cancel", "r")
         await hear_cancelled(inbox)
@@ -189,7 +190,7 @@ async def test_a_pause_that_would_pass_the_deadline_is_not_made(start: Start) ->
     async with start(retry={"initial_delay_ms": 30_000, "max_delay_ms": 30_000}) as cluster:
         worker = await cluster.worker("w1")
         inbox = await ask(cluster, timeout_ms=20_000)
-        await worker.fail(await worker.next_dispatch(), terminal_sent=False)
+        await _fail_by_crash(worker)
         end = await inbox.end()
         assert (end.error.code, end.error.retryable) == ("engine_crashed", True)
         assert cluster.machine.active == 0

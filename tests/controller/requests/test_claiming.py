@@ -3,9 +3,10 @@ again, mean."""
 
 import pytest
 
-from controller.requests.events import EndRequests, LinkRestored
+from controller.lifecycle import client_queries
+from controller.requests.events import EndRequests, LinkRestored, StatusOrCancelReceived
 from controller.requests.instructions import SendControlOrder, SendRequestState
-from shared.ids import BootId, RequestId
+from shared.ids import BootId, ClientName, RequestId
 from shared.messages.control import CancelRequest, ClaimReport
 from shared.messages.dispatch import Continuation
 from shared.messages.events import KeptPrefixes
@@ -36,6 +37,20 @@ def test_a_cancel_that_comes_before_all_have_told_is_done_then() -> None:
     assert (worker, order.request_id, order.silent) == ("w1", "r", False)
     (answer,) = driven.new(SendRequestState)
     assert (answer.reply, answer.state.state) == ("_INBOX.query", "running")
+
+
+def test_cancels_of_one_client_that_come_before_all_have_told_displace_none_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_queries, "_MAX_EARLY_CANCELS", 2)
+    driven = Driven(term=2, unclaimed=["w1"])
+    assert driven.query(cancel=True) is None
+    for number in range(5):
+        key = ClientName("eve"), RequestId(f"e{number}")
+        driven.on(StatusOrCancelReceived(key, "_INBOX.eve", cancel=True))
+    driven.claimed("w1")
+    told = [(each.reply, each.state.request_id) for each in driven.new(SendRequestState)]
+    assert told == [("_INBOX.query", "r"), ("_INBOX.eve", "e3"), ("_INBOX.eve", "e4")]
 
 
 def test_a_question_that_comes_before_all_have_told_is_to_be_asked_again() -> None:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from controller.requests import store as store_module
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RETAINED_AFTER_END_S, RequestStore
 from shared.ids import ClientName, RequestId
@@ -73,6 +75,20 @@ def test_ended_ones_are_remembered_for_a_while_and_others_for_good() -> None:
     assert store.get(ended.key) is ended
     store.forget_old(5.1 + RETAINED_AFTER_END_S)
     assert store.get(ended.key) is None and store.get(running.key) is running
+
+
+def test_of_a_client_with_many_that_ended_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_module, "_MAX_ENDED_PER_CLIENT", 3)
+    store, other = RequestStore(), request("other")
+    other.client = BOB
+    many = [request(name) for name in "abcde"]
+    for each in (other, *many):
+        store.add(each)
+        _end(store, each, 0.0)
+    assert [store.get(each.key) is each for each in many] == [False, False, True, True, True]
+    assert store.get(other.key) is other
 
 
 def test_of_an_ended_request_its_contents_go() -> None:

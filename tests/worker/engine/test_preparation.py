@@ -6,21 +6,29 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from shared.ids import ModelId
+from shared.messages.structured import Structure
 from tests.worker.engine.running_engine import RunningEngine, running_engine
 from tests.worker.engine.samplings import GREEDY
 from worker.engine import preparation as preparation_module
-from worker.engine.model import LoadedModel
+from worker.engine.model import LoadedModel, load_model
 from worker.engine.preparation import PreparationThread, Prepared, PreparedPrefetch
 from worker.engine.preparation_queue import PreparationQueue
-from worker.engine.prompt import PreparedSequence
+from worker.engine.prompt import PreparedSequence, prepare
 from worker.link.activity import EngineActivityRecord
 from worker.link.facts import PrefillStarted, SequenceRejected
-from worker.link.orders import CancelPrefixPrefetch, PrefetchPrefix, SubmitSequence
+from worker.link.orders import (
+    CancelPrefixPrefetch,
+    LoadModel,
+    PrefetchPrefix,
+    SubmitSequence,
+    ToolCallingOptions,
+)
 
 _MODEL = ModelId("m")
 _WAIT_S = 60
@@ -271,3 +279,38 @@ def test_what_cannot_fit_is_refused_and_what_is_only_counted_is_counted(
     looping.answer(counting)
     counts = [fact for fact in looping.facts() if isinstance(fact, PrefillStarted)]
     assert [each.prompt_tokens for each in counts if each.sequence == counting] == [150_000]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"calling": ToolCallingOptions([{"name": "f", "description": "x" * 70_000}])},
+        {"structure": Structure("json", {"type": "string", "enum": ["x" * 70_000]}, "schema")},
+        {"messages": [{"role": "assistant", "content": "", "reasoning": "x" * 70_000}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 70_000}]}]},
+    ],
+    ids=["tools", "schema", "reasoning", "parts"],
+)
+def test_all_that_a_prompt_is_made_of_makes_it_long(part: dict[str, Any]) -> None:
+    orders = PreparationQueue()
+    orders.put(replace(_order(1, "a"), **part))
+    assert orders.take_short(other_than="b") is None
+    assert _taken(orders, 1) == [1]
+
+
+def test_while_many_tools_are_compiled_others_have_their_turns(tiny_model: Path) -> None:
+    loaded = load_model(LoadModel(_MODEL, str(tiny_model), tool_format="hermes"))
+    loaded = replace(loaded, max_context_tokens=10**6)
+    tools = [
+        {"name": f"f{number}", "parameters": {"type": "object", "properties": {f"p{number}": {}}}}
+        for number in range(50)
+    ]
+    order = replace(
+        _order(1, "a"),
+        text=None,
+        messages=[{"role": "user", "content": "hi"}],
+        calling=ToolCallingOptions(tools),
+    )
+    pauses = []
+    prepare(order, loaded, lambda: pauses.append(1))
+    assert len(pauses) >= len(tools)
