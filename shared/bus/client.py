@@ -4,6 +4,7 @@ message from outside would end its reading."""
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription
 from nats.errors import StaleConnectionError
+from nats.nuid import NUID
 from nats.protocol.command import pub_cmd
 
 from shared.bus.parser import ProtocolParser
@@ -21,6 +23,7 @@ _HARMLESS_WARNING = "returning true from eof_received() has no effect when using
 logging.getLogger("asyncio").addFilter(lambda record: record.msg != _HARMLESS_WARNING)
 _CANCEL_INTERVAL_S = 0.1
 _MAX_PENDING_QUERIES = 1000
+_NAME_BYTES = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,14 @@ class UnreadableHeadersError(ValueError):
     """The headers of a message cannot be parsed."""
 
 
+class _RandomNames(NUID):
+    """Names of inboxes and of replies. nats-py counts up from a random start: who sees one name
+    could guess those that follow, and have a process answer there."""
+
+    def next(self) -> bytearray:
+        return bytearray(secrets.token_hex(_NAME_BYTES), "ascii")
+
+
 class PatchedNatsClient(NatsClient):
     """As `nats.aio.client.Client`; messages sent on a breaking connection wait for the next one.
 
@@ -59,6 +70,7 @@ class PatchedNatsClient(NatsClient):
     def __init__(self, statistics: ReceiveStatistics | None = None) -> None:
         super().__init__()
         self._ps = ProtocolParser(self)
+        self._nuid = _RandomNames()
         self.statistics = statistics or ReceiveStatistics()
         self._receivers: dict[int, Receiver] = {}  # by the id of their subscription
 

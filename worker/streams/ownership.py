@@ -34,8 +34,8 @@ async def find_reassigned(
 
 
 async def _state(bus: Bus, request: ActiveRequest) -> RequestState | None:
-    """Return the leader's state of a request; None without a reply, or if the leader does not know
-    the request."""
+    """Return the leader's state of a request; None without a reply to this question, or if the
+    leader does not know the request."""
     client, request_id = request.key
     query = encode(RequestQuery(request_id=request_id))
     try:
@@ -45,7 +45,8 @@ async def _state(bus: Bus, request: ActiveRequest) -> RequestState | None:
         state = decode(RequestState, reply.payload)
     except (BusError, DecodeError):
         return None
-    return None if state.state == "unknown" else state
+    is_answer = state.request_id == request_id and state.state != "unknown"
+    return state if is_answer else None
 
 
 def _is_owned(request: ActiveRequest, state: RequestState, worker: WorkerId) -> bool:

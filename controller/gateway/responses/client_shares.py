@@ -7,12 +7,24 @@ restarted, give a client its share again. What all clients may store together is
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shared.ids import ClientName
 
 LEAST_BYTES = 1024
 """What a response counts at least, for its metadata. They stay when it is deleted, until it would
 have expired."""
+
+_MAX_DELETED = 256
+"""So many responses are deleted for another one at most: to delete the thousands that a share may
+have takes longer than a client waits."""
+
+
+class Reservation(NamedTuple):
+    """`deleted` are the ids of responses that must be deleted, also if the new one does not fit."""
+
+    fits: bool
+    deleted: list[str]
 
 
 @dataclass(slots=True)
@@ -45,9 +57,9 @@ class ClientShares:
 
     def reserve(
         self, client: ClientName, response_id: str, size_bytes: int, now: float | None = None
-    ) -> list[str] | None:
-        """Count a response that is about to be stored. Return the ids of the client's oldest
-        responses, which must be deleted for it; None if it does not fit.
+    ) -> Reservation:
+        """Count a response that is about to be stored, if it fits. The oldest ones of the client
+        make room for it; of many small ones not all at once: later ones fit then.
 
         Args:
             now: on the monotonic clock.
@@ -58,18 +70,20 @@ class ClientShares:
         size_bytes = max(size_bytes, LEAST_BYTES)
         excess = usage.size_bytes + size_bytes - self._max_bytes
         if excess > usage.size_bytes - LEAST_BYTES * len(usage.entries):  # also without all others
-            return None
-        victims: list[str] = []
+            return Reservation(False, [])
+        deleted: list[str] = []
         while excess > 0:
+            if len(deleted) == _MAX_DELETED:
+                return Reservation(False, deleted)
             oldest = next(iter(usage.by_id.values()))
             excess -= oldest.size_bytes - LEAST_BYTES
-            victims.append(oldest.response_id)
+            deleted.append(oldest.response_id)
             self.release(client, oldest.response_id)
         entry = _Entry(response_id, size_bytes, moment)
         usage.entries.append(entry)
         usage.by_id[response_id] = entry
         usage.size_bytes += size_bytes
-        return victims
+        return Reservation(True, deleted)
 
     def release(self, client: ClientName, response_id: str) -> None:
         """Note that a response is deleted. Does nothing if it is not counted."""

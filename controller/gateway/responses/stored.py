@@ -31,6 +31,7 @@ from shared.ids import ClientName
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
+_DELETES_AT_ONCE = 16
 _PAUSE_AFTER_FAILURE_S = 10.0
 _CONCURRENT_READS = 8
 _MAX_TURNS = 1000
@@ -260,17 +261,18 @@ class ResponseStore:
         """
         if self._shares is None:
             return
-        oldest = self._shares.reserve(client, response_id, size_bytes)
-        if oldest is None:
+        fits, deleted = self._shares.reserve(client, response_id, size_bytes)
+        for first in range(0, len(deleted), _DELETES_AT_ONCE):
+            some = deleted[first : first + _DELETES_AT_ONCE]
+            await asyncio.gather(*(self._delete(store, client, each) for each in some))
+        if not fits:
             raise JetStreamFull(f"{client} has used its share of the store")
-        for each in oldest:
-            await self._delete(store, client, each)
 
     async def _delete(self, store: ObjectStore, client: ClientName, response_id: str) -> None:
         if self._shares is not None:
             self._shares.release(client, response_id)
-        for kind in (_RESPONSE, _TURN_ITEMS):
-            await store.delete(_name(client, response_id, kind))
+        names = [_name(client, response_id, kind) for kind in (_RESPONSE, _TURN_ITEMS)]
+        await asyncio.gather(*map(store.delete, names))
 
     def _record_failure(self, reason: str) -> None:
         logger.warning("response not stored: %s", reason)

@@ -263,3 +263,19 @@ async def test_a_handler_that_ends_its_subscription_goes_on(bus: Bus) -> None:
     await subscription.unsubscribe()
     may_end.set()
     await asyncio.wait_for(ended.wait(), 10)
+
+
+async def test_from_the_name_of_one_inbox_nobody_can_guess_another(bus: Bus) -> None:
+    names = [bus.new_inbox().rpartition(".")[2] for _ in range(100)]
+    assert {len(name) for name in names} == {22}
+    assert len({name[:8] for name in names}) == len(names)
+    replies: list[str] = []
+
+    async def answer(message: IncomingMessage) -> None:
+        replies.append(message.reply.rpartition(".")[2])
+        await bus.publish(message.reply, b"")
+
+    await bus.subscribe("asked", answer)
+    for _ in range(10):
+        await bus.request("asked", b"", timeout_s=30)
+    assert len({reply[:8] for reply in replies}) == len(replies) == 10
