@@ -22,6 +22,7 @@ from shared.errors import ClusterError
 from shared.ids import ClientName, ModelId, RequestId
 from shared.messages.base import PRIORITIES, Priority
 from shared.messages.stream import ChoiceOutput, Usage
+from shared.output_history import OutputHistory
 from shared.subjects import INBOX_PREFIX
 from shared.telemetry import gen_ai
 
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 _R = TypeVar("_R", Embeddings, Scores, Ranking)
 
 _DEFAULT_PRIORITY: Priority = "medium"
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Of an answer that is not streamed to its caller, in memory."""
 _CHECKS_PER_TIMEOUT = 4
 """How often a stalled answer is checked within the idle timeout."""
 
@@ -118,11 +121,19 @@ class InferenceStream:
     async def collect(self) -> Completion:
         """Return the whole answer.
 
-        Raises: as `updates`.
+        Raises: as `updates`; or ClusterError: `answer_too_large`.
         """
+        answer = OutputHistory(self._stream.choices, streams=False, max_bytes=_MAX_ANSWER_BYTES)
         async with contextlib.aclosing(self.updates(at_least_every_s=math.inf)) as updates:
-            all_outputs = [output async for outputs in updates for output in outputs]
-        completion = self._stream.completed(all_outputs)
+            async for outputs in updates:
+                for output in outputs:
+                    answer.append(output)
+                if answer.is_too_large:
+                    raise ClusterError(
+                        f"the answer has more than {_MAX_ANSWER_BYTES >> 20} MB; use stream: true",
+                        code="answer_too_large",
+                    )
+        completion = self._stream.completed(answer.since(None, 0))
         self.first_token_s = completion.timings.ttft_ms / 1000
         return completion
 

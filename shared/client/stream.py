@@ -75,6 +75,7 @@ class Stream:
         self._skill = skill
         self._payload = payload
         self._headers = current_trace_headers()
+        self.choices = choices
         self._assembler = StreamAssembler(request_id, choices=choices, first_index=first_index)
         self._recovery = StreamRecovery(time.monotonic(), bus.connections, times)
         self._before = before
