@@ -200,8 +200,10 @@ class PromptListJob:
         return next((part.route for part in self.parts if part.route is not None), None)
 
 
-_LEAST_NUMBER_BYTES = 2
+_LEAST_TOKEN_BYTES = 2
 _LEAST_LOGPROB_BYTES = 20
+_LEAST_NUMBER_BYTES = 4
+"""Of one number of a vector: `0.0,`."""
 _PACKED_CHARACTERS = 6
 """Of one number of a vector, in base64, at most."""
 
@@ -209,9 +211,13 @@ _PACKED_CHARACTERS = 6
 def _least_bytes(output: ChoiceOutput) -> int:
     """Return less than the JSON of an output has, so that no answer is refused that fits."""
     logprobs = sum(1 + len(entry.get("top", ())) for entry in output.logprobs or ())
-    numbers = len(output.token_ids) + len(output.embedding or "") // _PACKED_CHARACTERS
-    characters = len(output.text) + len(output.reasoning or "")
-    return characters + _LEAST_NUMBER_BYTES * numbers + _LEAST_LOGPROB_BYTES * logprobs
+    return (
+        len(output.text)
+        + len(output.reasoning or "")
+        + _LEAST_TOKEN_BYTES * len(output.token_ids)
+        + _LEAST_LOGPROB_BYTES * logprobs
+        + _LEAST_NUMBER_BYTES * (len(output.embedding or "") // _PACKED_CHARACTERS)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,15 @@
 import pytest
 
 from controller.requests.events import PromptListGrew
-from shared.messages.stream import ErrorDetails, FailedMessage, StatusMessage, Usage
+from shared.messages.stream import (
+    ChoiceOutput,
+    ChunkMessage,
+    ErrorDetails,
+    FailedMessage,
+    StatusMessage,
+    Usage,
+)
+from shared.messages.vectors import packed
 from tests.controller.driven_runner import DrivenRunner
 
 # Parts that fail.
@@ -231,6 +239,19 @@ def test_a_whole_answer_that_grows_too_large_is_not_collected_to_its_end(
     first, _ = runner.new_parts()
     for index in range(200):
         runner.speak(first, index, index)
+    assert runner.failed().code == "answer_too_large"
+
+
+def test_vectors_that_fit_into_no_message_are_not_collected_to_their_end(
+    runner: DrivenRunner,
+) -> None:
+    runner.limit_messages(5000)
+    runner.serve(3, stream=False)
+    for part in runner.new_parts()[:2]:
+        vector = packed([0.0] * 1000)
+        output = ChoiceOutput(0, 0, [], "", finish_reason="stop", embedding=vector)
+        runner.run(part)
+        runner.hear(ChunkMessage(part.request_id, part.attempt, None, output))
     assert runner.failed().code == "answer_too_large"
 
 
