@@ -115,7 +115,9 @@ class Engine:
         self._adaptive = adaptive
         self._min_batch_size = min_batch_size
         self._max_chunk_tokens = max_chunk_tokens
-        self._inbox: queue.SimpleQueue[Order | Prepared | Result] = queue.SimpleQueue()
+        # Not a `SimpleQueue`: up to Python 3.12 its `get` waits for ever if it is interrupted for
+        # longer than its timeout (docs/decisions).
+        self._inbox: queue.Queue[Order | Prepared | Result] = queue.Queue()
         self._kv_memory = KVBlockStore(kv_memory, self._inbox.put)
         self._embedder = TextEmbedder(self._activity)
         self._models = EngineModels(
