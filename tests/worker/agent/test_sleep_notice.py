@@ -5,7 +5,7 @@ import platform
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 
 import pytest
 
@@ -29,7 +29,7 @@ class Machine:
     """Says what it is told to, on a thread of its own as a Mac does, and notes the answers."""
 
     def __init__(self) -> None:
-        self._messages: SimpleQueue[int] = SimpleQueue()
+        self._messages: Queue[int] = Queue()
         self._stopped = threading.Event()
         self.answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
