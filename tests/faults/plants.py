@@ -99,7 +99,7 @@ def _always_next(_: Any) -> Any:
 
 
 def _no_retry(_: Any) -> Any:
-    return lambda self, request, error: None
+    return lambda self, request, error, **how: None
 
 
 def _takes_all_twice(counts: Any) -> Any:

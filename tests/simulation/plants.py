@@ -70,8 +70,8 @@ def _never(_: Any) -> Any:
 
 
 def _another_seed(right: Any) -> Any:
-    def give_up(request: Any, *told: Any) -> None:
-        right(request, *told)
+    def give_up(request: Any, *told: Any, **how: Any) -> None:
+        right(request, *told, **how)
         request.seed += 1
 
     return give_up

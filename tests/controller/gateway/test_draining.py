@@ -67,6 +67,7 @@ def test_what_runs_goes_on_to_its_end(
     with streaming(leaving, _LONGER) as stream:
         stream.until("data: ")
         whole = _ask_whole(threads, leaving, _LONGER)
+        wait_for(lambda: leaving.open_requests() == 2, "both were admitted")
         until_active(tiny_cluster, 2)
         leaving.process.send_signal(signal.SIGTERM)
         rest = list(stream.lines)
