@@ -3,11 +3,11 @@
     python -m benchmarks.worst_client [--seconds 15] [--attacks cannot-fit,turns] [--secured]
 
 A real cluster with default settings and the demo model, open or with TLS and a key for everybody.
-While a process of its own attacks as one
-client, in one way at a time, another client asks for one token, again and again. Shown: the time
-from publishing its request to its admission to the batch (the whole time, without prefill and
-decode), beside the same alone. Limit: three times as long, or a second longer. Refused requests of
-the other client are counted, too: none may be. Writes results/worst_client.json.
+While a process of its own attacks as one client, in one way at a time, another client asks for one
+token, again and again. Shown: the time from publishing its request to its admission to the batch
+(the whole time, without prefill and decode), beside the same alone. Limit: three times as long, or
+a second longer. Refused requests of the other client are counted, too: none may be. Writes
+results/worst_client.json.
 """
 
 import argparse
@@ -175,7 +175,7 @@ async def _many_calls(bus: Bus, inbox: str, nats: NatsSettings) -> None:
     call = {"function": {"name": "f", "arguments": ""}}
     message = {"role": "assistant", "tool_calls": [call] * 60_000}
     for _ in itertools.count():
-        await _publish(bus, inbox, {"messages": [message] * 1, "max_tokens": 4})
+        await _publish(bus, inbox, {"messages": [message], "max_tokens": 4})
         await bus.flush(timeout_s=30)
 
 

@@ -1,8 +1,8 @@
 """Remembers which worker served a session last: that worker has the session's prefix cached."""
 
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
+from shared.fair_lru import FairLru
 from shared.ids import SessionKey, WorkerId
-from shared.session_homes import SessionHomes
 
 _MAX_SESSIONS = 100_000
 
@@ -18,7 +18,7 @@ class SessionAffinity:
     def __init__(self, prefixes: PrefixCacheIndex, *, ttl_s: float | None) -> None:
         self._prefixes = prefixes
         self.ttl_s = ttl_s
-        self._homes: SessionHomes[tuple[WorkerId, float]] = SessionHomes(_MAX_SESSIONS)
+        self._homes: FairLru[tuple[WorkerId, float]] = FairLru(_MAX_SESSIONS)
 
     def last_worker(self, session: SessionKey) -> WorkerId | None:
         """Return the worker that served the session last, however long ago."""

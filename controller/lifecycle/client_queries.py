@@ -1,7 +1,6 @@
 """What clients ask of a request that the leader knows: to receive its stream once more, its state,
 or to cancel it."""
 
-from collections import deque
 from collections.abc import Callable
 
 from controller.fleet.registry import NodeRegistry
@@ -17,11 +16,11 @@ from controller.requests.instructions import (
 from controller.requests.request import TrackedRequest
 from controller.requests.store import RequestStore
 from controller.requests.transitions import Trigger
-from shared.ids import ClientName
+from shared.fair_lru import FairLru
 from shared.messages.control import RequestState
 
 _MAX_EARLY_CANCELS = 10_000
-"""So many cancels of one client are held at most; the oldest goes."""
+"""So many cancels are held at most; then the client that has most loses its oldest."""
 
 
 class QueryActions:
@@ -50,7 +49,7 @@ class QueryActions:
         self._out = instructions
         self._arrive = arrive
         self._fire = fire
-        self._early_cancels: dict[ClientName, deque[StatusOrCancelReceived]] = {}
+        self._early_cancels: FairLru[StatusOrCancelReceived] = FairLru(_MAX_EARLY_CANCELS)
 
     # Queries.
 
@@ -75,9 +74,8 @@ class QueryActions:
             )
         elif self._claims.incomplete:
             if event.cancel:
-                client, _ = event.key
-                held = self._early_cancels.setdefault(client, deque(maxlen=_MAX_EARLY_CANCELS))
-                held.append(event)
+                client, request_id = event.key
+                self._early_cancels.set((client, f"{request_id} {event.reply}"), event)
             return
         if event.reply:
             self._out.add(SendRequestState(event.reply, state))
@@ -85,10 +83,9 @@ class QueryActions:
     def release_early_cancels(self) -> None:
         """Answer the cancels that were held: all workers have answered their claims, or are
         gone."""
-        held, self._early_cancels = self._early_cancels, {}
-        for cancels in held.values():
-            for cancel in cancels:
-                self.on_queried(cancel)
+        held, self._early_cancels = self._early_cancels, FairLru(_MAX_EARLY_CANCELS)
+        for cancel in held.values():
+            self.on_queried(cancel)
 
     def cancel_at_worker(self, request: TrackedRequest) -> None:
         self._out.cancel_attempt(request)

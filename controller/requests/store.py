@@ -1,6 +1,6 @@
 """All requests of the leader; requests that ended are remembered for a while."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 
 from controller.requests.request import RequestKey, TrackedRequest
@@ -17,7 +17,8 @@ class RequestStore:
     def __init__(self) -> None:
         self._requests: dict[RequestKey, TrackedRequest] = {}
         self._active: dict[RequestKey, TrackedRequest] = {}
-        self._ended: defaultdict[ClientName, deque[TrackedRequest]] = defaultdict(deque)
+        self._ended: OrderedDict[TrackedRequest, None] = OrderedDict()  # in the order of their ends
+        self._ended_of: defaultdict[ClientName, deque[TrackedRequest]] = defaultdict(deque)
         self._by_client: Counter[ClientName] = Counter()  # of the active ones
         self._bytes: Counter[ClientName] = Counter()
         self._total_bytes = 0
@@ -62,10 +63,10 @@ class RequestStore:
         """Record that a request ended, and drop its contents and its answer."""
         if self._active.get(request.key) is request:
             self._deactivate(request)
-            ended = self._ended[request.client]
-            ended.append(request)
-            if len(ended) > _MAX_ENDED_PER_CLIENT:
-                self._forget(ended.popleft())
+            self._ended[request] = None
+            self._ended_of[request.client].append(request)
+            if len(self._ended_of[request.client]) > _MAX_ENDED_PER_CLIENT:
+                self._forget_oldest(request.client)
         request.forget_contents()
 
     def remove(self, request: TrackedRequest) -> None:
@@ -77,13 +78,18 @@ class RequestStore:
 
     def forget_old(self, now: float) -> None:
         """Forget requests that ended more than `RETAINED_AFTER_END_S` ago."""
-        for client, ended in list(self._ended.items()):
-            while ended and now - (ended[0].ended_at or 0.0) > RETAINED_AFTER_END_S:
-                self._forget(ended.popleft())
-            if not ended:
-                del self._ended[client]
+        while self._ended:
+            oldest = next(iter(self._ended))
+            if now - (oldest.ended_at or 0.0) <= RETAINED_AFTER_END_S:
+                return
+            self._forget_oldest(oldest.client)
 
-    def _forget(self, request: TrackedRequest) -> None:
+    def _forget_oldest(self, client: ClientName) -> None:
+        """Forget the request of a client that ended first."""
+        request = self._ended_of[client].popleft()
+        if not self._ended_of[client]:
+            del self._ended_of[client]
+        del self._ended[request]
         if self._requests.get(request.key) is request:  # else it was replaced
             del self._requests[request.key]
 

@@ -8,8 +8,9 @@ from nats.micro.request import Request
 
 from shared.bus.client import PatchedNatsClient
 from shared.bus.receive_statistics import ReceiveStatistics
-from shared.bus.subscription import Turn, call_handler
+from shared.bus.subscription import MAX_SLICE_S, call_handler
 from shared.subjects import is_any_inbox
+from shared.time_slice import TimeSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,11 @@ def _handler(
         if is_any_inbox(request._msg.reply):  # the library has no public access to it
             await request.respond(endpoint.answer())
 
-    turn = Turn()
+    time_slice = TimeSlice(MAX_SLICE_S)
 
     async def handle(request: Request) -> None:
         await call_handler(answer(request), endpoint.subject, statistics)
-        if turn.is_over:  # the library would first answer all queries that wait
-            await turn.end()
+        if time_slice.is_over:  # the library would first answer all queries that wait
+            await time_slice.end()
 
     return handle

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from shared.bus.client import PatchedNatsClient
 from shared.bus.fair_queue import FairQueue
 from shared.bus.receive_statistics import ReceiveStatistics
 from shared.subjects import client_of, is_any_inbox
+from shared.time_slice import TimeSlice
 
 
 class IncomingMessage(NamedTuple):
@@ -34,8 +34,9 @@ Handler = Callable[[IncomingMessage], Awaitable[None]]
 """Called for the messages of a subscription one after another: run long work in a task."""
 
 
-_MAX_TURN_S = 0.05
-"""Shorter turns cost a busy controller more: it then sends its messages in smaller pieces."""
+MAX_SLICE_S = 0.05
+"""For so long the messages of one subscription are handled while others wait. Shorter slices cost a
+busy controller more: it then sends its messages in smaller pieces."""
 
 
 class Subscription:
@@ -103,31 +104,14 @@ class Subscription:
 
     async def _deliver(self) -> None:
         """Call the handler for one message after another, until none waits."""
-        turn = Turn()
+        time_slice = TimeSlice(MAX_SLICE_S)
         while (message := self._waiting.take()) is not None:
             await call_handler(self._handler(message), self._subject, self._statistics)
             if self._closed:
                 break
-            if turn.is_over:
-                await turn.end()
+            if time_slice.is_over:
+                await time_slice.end()
         self._delivery = None
-
-
-class Turn:
-    """The time for which one subscription's messages are handled while others wait."""
-
-    def __init__(self) -> None:
-        self._began_at = time.monotonic()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether this turn has taken `_MAX_TURN_S`."""
-        return time.monotonic() - self._began_at > _MAX_TURN_S
-
-    async def end(self) -> None:
-        """Let timers and other subscriptions run, then begin the next turn."""
-        await asyncio.sleep(0)
-        self._began_at = time.monotonic()
 
 
 async def call_handler(

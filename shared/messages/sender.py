@@ -1,5 +1,5 @@
-"""Who sent a message. The body of a message between our own processes names its sender, and the
-subject says who it can be: only that process may publish there, or was asked there."""
+"""The sender of a message. The body of a message between processes of the cluster names its sender,
+and the subject says who that can be: only that process may publish there, or was asked there."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

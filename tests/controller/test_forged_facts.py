@@ -66,7 +66,7 @@ async def overwrite(store: LeaseStore, record: bytes) -> None:
             return
 
 
-# Who says what.
+# Messages that name another sender.
 
 
 def _forged(kind: str, request_id: str) -> tuple[str, bytes]:

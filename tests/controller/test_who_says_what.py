@@ -31,8 +31,8 @@ pytestmark = pytest.mark.anyio
 SECURED = True
 
 Verdict = Literal["server", "receiver", "heard", "may"]
-"""Who refuses a fact: the NATS server, or the process that receives it, which counts it. What is
-heard moves nothing. What a role may say is believed."""
+"""What happens to a message of a role: the NATS server refuses it, or its receiver does and counts
+it; it is heard, which changes nothing; or the role may send it, and it is believed."""
 
 NAMES: dict[Role, str] = {
     "client": "local",

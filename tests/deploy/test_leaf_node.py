@@ -89,6 +89,16 @@ def sites(tmp_path: Path) -> Iterator[Sites]:
         yield Sites(tmp_path, stack)
 
 
+async def _answer(bus: Bus, subject: str) -> bytes:
+    """An answer from the other site, once this one has heard who subscribes there."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return (await bus.request(subject, b"", timeout_s=30)).payload
+            except NoResponders:
+                await asyncio.sleep(0.05)
+
+
 async def test_a_worker_of_the_second_site_serves_the_first(sites: Sites) -> None:
     worker = await sites.connect("worker", "far", sites.second)
     controller = await sites.connect("controller", "c-1", sites.first)
@@ -98,14 +108,7 @@ async def test_a_worker_of_the_second_site_serves_the_first(sites: Sites) -> Non
 
     await worker.subscribe("mlx.worker.far.infer", answer)
     await worker.flush()
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                told = await controller.request("mlx.worker.far.infer", b"", timeout_s=30)
-                break
-            except NoResponders:  # the other side has not heard of it yet
-                await asyncio.sleep(0.05)
-    assert told.payload == b"from far"
+    assert await _answer(controller, "mlx.worker.far.infer") == b"from far"
     ada = await sites.connect("client", "ada", sites.second)
     with pytest.raises(BusPermissionDenied):
         await ada.request("mlx.worker.far.infer", b"", timeout_s=30)
@@ -115,13 +118,6 @@ async def test_a_worker_of_the_second_site_serves_the_first(sites: Sites) -> Non
 
     await controller.subscribe("mlx.infer.*.*", reply)
     await controller.flush()
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                told = await ada.request("mlx.infer.ada.chat", b"", timeout_s=30)
-                break
-            except NoResponders:
-                await asyncio.sleep(0.05)
-    assert told.payload == b"to ada"
+    assert await _answer(ada, "mlx.infer.ada.chat") == b"to ada"
     for bus in (ada, controller, worker):
         await bus.close()

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from shared.fair_lru import FairLru
 from shared.ids import ModelId, SessionKey
-from shared.session_homes import SessionHomes
 from worker.engine_process.process import EngineState
 
 _MAX_SESSIONS = 10_000
@@ -40,7 +40,7 @@ class EngineSelector(Generic[E]):
         self._max_sequences = max_sequences
         self._by_model: Counter[tuple[int, ModelId]] = Counter()
         self.sequences: Counter[int] = Counter()
-        self._homes: SessionHomes[int] = SessionHomes(_MAX_SESSIONS)
+        self._homes: FairLru[int] = FairLru(_MAX_SESSIONS)
 
     def choose(
         self,

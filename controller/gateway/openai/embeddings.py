@@ -1,7 +1,5 @@
 """OpenAI's Embeddings."""
 
-import asyncio
-import time
 from typing import Any, Literal
 
 import orjson
@@ -11,6 +9,7 @@ from controller.gateway.text_requests import TextRequest, usage_body
 from shared.client import Embeddings
 from shared.messages import vectors
 from shared.messages.request import Dimensions, Input, ModelName
+from shared.time_slice import TimeSlice
 
 
 class EmbeddingsRequest(TextRequest):
@@ -29,7 +28,7 @@ class EmbeddingsRequest(TextRequest):
     )
 
 
-_MAX_TURN_S = 0.01
+_MAX_SLICE_S = 0.01
 """Two thousand vectors of a thousand numbers take a second: other callers have their turns."""
 
 
@@ -40,14 +39,13 @@ async def embedding_list(embeddings: Embeddings, model: str, *, packed: bool) ->
         packed: vectors as base64 instead of numbers.
     """
     entries = []
-    until = time.monotonic() + _MAX_TURN_S
+    time_slice = TimeSlice(_MAX_SLICE_S)
     for index, text in enumerate(embeddings.packed):
         vector = text if packed else vectors.unpacked(text)
         entry = {"object": "embedding", "index": index, "embedding": vector}
         entries.append(orjson.Fragment(orjson.dumps(entry)))
-        if time.monotonic() >= until:
-            await asyncio.sleep(0)
-            until = time.monotonic() + _MAX_TURN_S
+        if time_slice.is_over:
+            await time_slice.end()
     return {
         "object": "list",
         "data": entries,

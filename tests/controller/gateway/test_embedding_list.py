@@ -36,7 +36,7 @@ async def test_the_vectors_come_in_order_as_numbers_or_packed(packed: bool) -> N
 async def test_while_many_vectors_are_unpacked_others_have_their_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(embeddings_module, "_MAX_TURN_S", 0.0)
+    monkeypatch.setattr(embeddings_module, "_MAX_SLICE_S", 0.0)
     many = Embeddings(_EMBEDDINGS.packed * 50, Usage(7, 0, 0))
     turns = 0
 

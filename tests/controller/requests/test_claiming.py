@@ -42,7 +42,7 @@ def test_a_cancel_that_comes_before_all_have_told_is_done_then() -> None:
 def test_cancels_of_one_client_that_come_before_all_have_told_displace_none_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_queries, "_MAX_EARLY_CANCELS", 2)
+    monkeypatch.setattr(client_queries, "_MAX_EARLY_CANCELS", 3)
     driven = Driven(term=2, unclaimed=["w1"])
     assert driven.query(cancel=True) is None
     for number in range(5):

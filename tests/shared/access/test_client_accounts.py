@@ -133,7 +133,7 @@ async def test_streams_cross_the_accounts_with_the_inbox_that_the_client_named(s
     await asyncio.wait_for(whole.wait(), 20)
     assert told == [b"%d" % number for number in range(ANSWER)]
     assert [(one.subject, one.reply) for one in heard] == [(INFER.format("ada"), inbox)]
-    # Who left is known at once to whoever still writes to the inbox.
+    # When the client has left, the next message to its inbox has no responders.
     await stream.unsubscribe()
     await ada.flush()
     with pytest.raises(NoResponders):

@@ -369,7 +369,7 @@ async def _ignore(_: IncomingMessage) -> None:
 async def test_a_flood_of_health_queries_stops_nothing_else(
     bus: Bus, nats_settings: NatsSettings
 ) -> None:
-    """Who asked is not known, so that all share one bounded queue; other subscriptions go on."""
+    """A query does not name its sender, so all queries share one bounded queue."""
     answers = 0
     of_ada = asyncio.Event()
     before_ada = 0

@@ -1,4 +1,4 @@
-"""Who may still watch when many do."""
+"""How many viewers a client may have, and all clients together."""
 
 import contextlib
 
