@@ -32,7 +32,7 @@ from worker.link.facts import (
 from worker.link.orders import LoadModel, SubmitSequence
 
 TINY = ModelId("tiny")
-_LIMIT_S = 30
+_LIMIT_S = 120
 
 F = TypeVar("F", bound=Fact)
 
@@ -72,6 +72,11 @@ class EngineOwner:
             on_lost=self._on_lost,
             explain=self._explain,
         )
+
+    def limit_steps(self, timeout_ms: int) -> None:
+        """Limit steps from now on: those of loading take what the machine takes."""
+        settings = self.process._settings.model_copy(update={"step_timeout_ms": timeout_ms})
+        self.process._settings = settings
 
     async def wait(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(_LIMIT_S):

@@ -77,7 +77,7 @@ async def test_the_heir_hears_what_was_and_what_comes_and_nothing_is_missing_bet
     events = stream.events(HEIR)
     indexes = [event.index for event in events if isinstance(event, TokensEmitted)]
     assert indexes == list(range(indexes[0], 400))
-    assert indexes[0] == claimed.tokens, "what comes after the claim comes as events"
+    assert indexes[0] <= claimed.tokens, "events that wait at the claim go to the heir"
     assert isinstance(events[-1], RequestCompleted)
     assert not any(isinstance(event, RequestCompleted) for event in stream.events(OWNER))
 

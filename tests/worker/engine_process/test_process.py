@@ -177,8 +177,9 @@ async def test_while_its_owner_does_not_read_an_engine_is_not_taken_for_silent(
 async def test_an_engine_that_is_too_long_in_one_step_is_killed_and_reported(
     demo_folder: Path,
 ) -> None:
-    async with owned_engine(chunk_tokens=8192, max_stall_ms=10**6, step_timeout_ms=6000) as owner:
+    async with owned_engine(chunk_tokens=8192, max_stall_ms=10**6) as owner:
         loaded = await _load(owner, demo_folder)
+        owner.limit_steps(3000)
         owner.submit(1, [1] * (loaded.max_context_tokens - 1), 1)
         await owner.wait(lambda: len(owner.losses) == 1)
         assert owner.losses[0].startswith("one step has taken")
