@@ -279,6 +279,34 @@ async def test_a_client_whose_requests_end_engines_is_refused_and_others_are_ser
         await eve.generate(model=_TOUCHY, max_tokens=5, temperature=0, **harmless)
 
 
+async def test_a_client_that_asks_all_the_time_beside_one_that_ends_engines_is_not_refused_for_it(
+    cluster: Cluster, process: ClusterProcess
+) -> None:
+    assert (await cluster.control(_ONE_WORKER, LoadModel(model=ModelId(_TOUCHY)))).ok
+    harmless: dict[str, Any] = {"prompt": [30, 40], "logit_bias": {str(_TRIGGER): -100.0}}
+    asked: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "model": _TOUCHY}
+    codes: list[str] = []
+
+    async def ask_until_the_other_is_refused(bystander: Cluster) -> None:
+        while codes[-1:] != ["model_unavailable"]:
+            await bystander.generate(**asked, **harmless)
+
+    async with (
+        connect(as_client(process.url), client="eve") as eve,
+        connect(as_client(process.url), client="bystander") as bystander,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for _ in range(8):
+            tasks.create_task(ask_until_the_other_is_refused(bystander))
+        while codes[-1:] != ["model_unavailable"]:
+            assert len(codes) < 30
+            with pytest.raises(StreamFailed) as failed:
+                prompt = [30, _TRIGGER, 40 + len(codes)]
+                await eve.generate(prompt=prompt, timeout_ms=500, **asked)
+            codes.append(failed.value.code)
+    assert (await cluster.control(_ONE_WORKER, LoadModel(model=ModelId(_TOUCHY)))).ok
+
+
 async def test_engines_that_are_killed_from_outside_cost_no_model_its_name(
     cluster: Cluster, process: ClusterProcess
 ) -> None:

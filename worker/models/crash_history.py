@@ -13,6 +13,9 @@ _MAX_BLAMED_REQUESTS = 2
 """Maximum number of requests of a model that are blamed; then the next crash blames their client,
 or the model if they are of several. Otherwise a model that crashes with any request would crash
 engines for ever."""
+_MAX_CRASHES_OF_SEVERAL = 4
+"""Number of crashes at which all clients that may have caused each of them are blamed. Until then
+their requests run one at a time, so that the next crash is of one of them."""
 _MAX_KILLS = 3
 """Number of successive kills during the load of a model for which the model is blamed. One kill is
 no evidence: if memory is short, the system kills the process that allocates."""
@@ -21,12 +24,12 @@ no evidence: if memory is short, the system kills the process that allocates."""
 class _Crash(NamedTuple):
     """
     Attributes:
-        clients: of the requests that are the more likely causes.
+        likely_clients: of the requests that are the more likely causes.
     """
 
     at: float
     requests: frozenset[RequestKey]
-    clients: frozenset[ClientName]
+    likely_clients: frozenset[ClientName]
 
 
 @dataclass(slots=True)
@@ -44,6 +47,15 @@ class _History:
     blamed: list[_Crash] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
     refused: dict[ClientName, float] = field(default_factory=dict)
+
+    @property
+    def common_clients(self) -> frozenset[ClientName]:
+        """Those that may have caused each of the crashes; the more likely causes first."""
+        crashes = [*self.blamed, *self.crashes]
+        if not crashes:
+            return frozenset()
+        likely = frozenset.intersection(*(crash.likely_clients for crash in crashes))
+        return likely or frozenset.intersection(*(_clients(crash.requests) for crash in crashes))
 
     def drop_before(self, time: float) -> None:
         self.crashes = [crash for crash in self.crashes if crash.at >= time]
@@ -71,7 +83,8 @@ class CrashHistory:
 
     After two crashes within ten minutes the model is blamed. If one request was involved in both,
     that request is blamed instead; if requests of one client were, that client, so that nobody can
-    end a model for the others. A second client with such requests is evidence against the model.
+    end a model for the others. If requests of several clients were, further crashes tell which, as
+    far as there are any. A second client with such requests is evidence against the model.
     The crashes are dropped with the blame. Times are of the monotonic clock.
     """
 
@@ -101,24 +114,26 @@ class CrashHistory:
             return self._blame_clients(history)
         if len(history.crashes) < _BLAMED_AFTER_CRASHES:
             return CrashBlame(False, suspects)
-        likely = frozenset.intersection(*(crash.clients for crash in history.crashes))
-        if not suspects or (likely and likely.isdisjoint(_clients(suspects))):
+        likely = frozenset.intersection(*(crash.likely_clients for crash in history.crashes))
+        if not suspects or likely - _clients(suspects):
             return self._blame_clients(history)
         history.crashes.clear()
-        history.blamed.append(crash._replace(clients=_clients(suspects)))
+        history.blamed.append(_Crash(now, suspects, _clients(suspects)))
         return CrashBlame(False, suspects)
 
     def _blame_clients(self, history: _History) -> CrashBlame:
-        """Blame the clients that may have caused each crash; the model, if there is none."""
-        crashes = [*history.blamed, *history.crashes]
-        clients = frozenset.intersection(*(crash.clients for crash in crashes))
+        """Blame the client that may have caused each crash; the model, if there is none. If there
+        are several, nobody is blamed yet."""
+        clients = history.common_clients
         if not clients or history.refused.keys() - clients:
             return CrashBlame(model_failed=True)
+        if len(clients) > 1 and len(history.crashes) < _MAX_CRASHES_OF_SEVERAL:
+            return CrashBlame(model_failed=False)
         last = history.crashes[-1]
+        suspects = frozenset(request for request in last.requests if request[0] in clients)
         history.refused |= dict.fromkeys(clients, last.at)
         history.crashes.clear()
         history.blamed.clear()
-        suspects = frozenset(request for request in last.requests if request[0] in clients)
         return CrashBlame(False, suspects, clients)
 
     def refuses(self, model: ModelId, client: ClientName, now: float) -> bool:
@@ -128,9 +143,15 @@ class CrashHistory:
         return refused_at is not None and refused_at >= now - _WINDOW_S
 
     def is_suspect(self, model: ModelId, request: RequestKey) -> bool:
-        """Whether a request was involved in a crash for which no request is blamed."""
+        """Whether a request was involved in a crash for which nobody is blamed, or is of one of the
+        clients that may have caused several."""
         history = self._histories.get(model)
-        return history is not None and any(request in each.requests for each in history.crashes)
+        if history is None:
+            return False
+        if any(request in crash.requests for crash in history.crashes):
+            return True
+        several = len(history.crashes) >= _BLAMED_AFTER_CRASHES
+        return several and request[0] in history.common_clients
 
     def record_kill(self, model: ModelId, now: float) -> CrashBlame:
         """Record that an engine was killed from outside while it loaded a model."""

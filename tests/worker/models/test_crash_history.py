@@ -103,6 +103,50 @@ def test_of_the_clients_that_were_there_each_time_those_of_newcomers_are_blamed(
     assert told.died("cB", new="c").clients == {ClientName("local")}
 
 
+def _several(told: _Told, *, times: int) -> CrashBlame:
+    """Deaths of one request each of two clients."""
+    for number in range(times):
+        told.now += 1
+        requests = [_key_of(client, f"{client}-{number}") for client in ("eve", "bystander")]
+        blame = told.deaths.record_crash(_MODEL, requests, requests, told.now)
+    return blame
+
+
+def test_of_clients_that_were_there_each_time_none_is_blamed_until_one_is_found() -> None:
+    told = _Told()
+    assert _several(told, times=2) == CrashBlame(False), "no request is ended for it, either"
+    for client in ("eve", "bystander"):
+        assert told.deaths.is_suspect(_MODEL, _key_of(client, "another")), "one at a time"
+    assert not told.deaths.is_suspect(_MODEL, _key_of("other", "another"))
+    alone = [_key_of("eve", "alone"), _key_of("bystander", "runs since long")]
+    assert told.deaths.record_crash(_MODEL, alone, alone[:1], told.now).clients == {"eve"}
+    assert not told.refuses("bystander")
+    assert not told.deaths.is_suspect(_MODEL, _key_of("bystander", "another"))
+
+
+def test_a_request_that_was_beside_newcomers_of_another_client_each_time_is_not_blamed() -> None:
+    told = _Told()
+    told.died("aB", new="aB")
+    for number in range(2):
+        requests = [_key("a"), _key_of("B", f"another-{number}")]
+        assert told.deaths.record_crash(_MODEL, requests, requests, told.now) == CrashBlame(False)
+    alone = [_key_of("B", "alone")]
+    assert told.deaths.record_crash(_MODEL, alone, alone, told.now).clients == {"B"}
+
+
+def test_of_clients_that_no_death_tells_apart_all_are_blamed_after_four() -> None:
+    told = _Told()
+    assert _several(told, times=3).clients == frozenset()
+    told = _Told()
+    assert _several(told, times=4).clients == {"eve", "bystander"}
+
+
+def test_a_client_whose_requests_end_engines_late_is_blamed_whoever_is_new_meanwhile() -> None:
+    told = _Told()
+    told.died("aB", new="B")
+    assert told.died("bC", new="C").clients == {ClientName("local")}
+
+
 def test_a_request_that_ends_engines_late_is_blamed_whoever_is_new_meanwhile() -> None:
     told = _Told()
     told.died("aB", new="B")
