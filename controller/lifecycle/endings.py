@@ -82,6 +82,7 @@ class EndingActions:
             return
         if not self._dispatcher.queue.withdraw(request):
             self._out.cancel_attempt(request, silent=True)
+            request.may_have_ended = True
         self.fail(request, error)
 
     def fail_list(self, request: TrackedRequest, error: ErrorDetails) -> None:

@@ -61,8 +61,8 @@ class TrackedRequest:
         history: earlier messages of its session, which are prepended to its own.
         includes_history: `request` contains the earlier messages, because its worker sent it so.
         attempt: the highest attempt number so far; 0 before the first attempt.
-        may_have_ended: the worker of the last attempt is gone or did not answer, and may have sent
-            the terminal message.
+        may_have_ended: the worker of the last attempt is gone, did not answer, or had it cancelled
+            without a message, and may have sent the terminal message before.
         rejected: workers that rejected it since the last accepted attempt.
         query: what routing must know of it; None before the first routing.
         decision: the routing decision of the last offer.

@@ -278,13 +278,19 @@ class SimulatedCluster:
         return [one for one in self.workers.values() if one.alive and one.state == "ready"]
 
     def _are_known(self) -> bool:
-        """Whether leaders have heard that these workers are ready."""
+        """Whether leaders have heard that these workers are ready, and have their models."""
         views = [
             self.controllers[name]._registry.worker(one.id)
             for name in self._leaders
             for one in self._able
         ]
-        return all(view is not None and view.report.state == "ready" for view in views)
+        reports = [view.report if view is not None else None for view in views]
+        return all(
+            report is not None
+            and report.state == "ready"
+            and all(model.state != "failed" for model in report.models)
+            for report in reports
+        )
 
     def _unclaimed(self) -> list[str]:
         """Which workers the leader has not claimed, that it must have: all if the record was never

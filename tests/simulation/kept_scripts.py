@@ -173,4 +173,12 @@ KEPT: dict[str, Sequence[Step]] = {
         Kill("c-1"),
         Ask(3),
     ),
+    "a request whose time was over was with a worker that had served it, and whose answer to the "
+    "offer came late": (
+        Wait(0.95),
+        Ask(5),
+        SlowFrom("c-1", 1.8),
+        Wait(2.5),
+        Wait(2.5),
+    ),
 }
