@@ -277,7 +277,7 @@ class Dispatcher:
         elif delay_s is not None and now + delay_s < request.deadline:
             self._back_off(request, error, delay_s, innocent=innocent)
             return
-        self._fire(request, "end_requested", error)
+        self._fire(request, "attempts_exhausted", error)
 
     def _back_off(
         self, request: TrackedRequest, error: ErrorDetails, delay_s: float, *, innocent: bool

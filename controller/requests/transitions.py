@@ -34,7 +34,7 @@ Trigger = Literal[
     "may_begin", "history_received", "capacity_changed", "backoff_ended", "offer_accepted",
     "offer_rejected", "tokens_emitted", "finished", "failed", "requeued", "worker_gone",
     "contents_received", "contents_lost", "list_ended", "published_again", "cancel_requested",
-    "end_requested",
+    "attempts_exhausted", "end_requested",
 ]  # fmt: skip
 
 Action = Literal[
@@ -61,6 +61,7 @@ TRANSITIONS: Mapping[State, Mapping[Trigger, Action]] = {
         "requeued": "requeue",
         "published_again": "add_inboxes",
         "cancel_requested": "cancel_offer",
+        "attempts_exhausted": "fail",
         "end_requested": "abort",
     },
     "running": {
@@ -73,6 +74,7 @@ TRANSITIONS: Mapping[State, Mapping[Trigger, Action]] = {
         "contents_lost": "lose",
         "published_again": "attach",
         "cancel_requested": "cancel_at_worker",
+        "attempts_exhausted": "fail",
         "end_requested": "abort",
     },
     "backing_off": {"backoff_ended": "place", **_NOT_AT_A_WORKER},
