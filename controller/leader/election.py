@@ -127,10 +127,10 @@ class LeaderElection:
             return self.leads
 
     async def others_stand_by(self) -> bool:
-        """Whether every other controller reports that it does not lead. For use while JetStream
-        does not answer. A controller that takes over after its report is recognised by the higher
-        term of its orders. A controller that is gone or was started since this one certainly led
-        may have led meanwhile: then this is false.
+        """Whether every other controller reports that it does not lead, and knows no later term.
+        For use while JetStream does not answer. A controller that takes over after its report is
+        recognised by the higher term of its orders. A controller that is gone or was started since
+        this one certainly led may have led meanwhile: then this is false.
 
         Raises:
             BusError: the controllers cannot be asked.
@@ -138,8 +138,8 @@ class LeaderElection:
         reports = {report.id: report for report in await self._peers.query_all()}
         reports.pop(self._controller, None)
         boots = {id: report.boot_id for id, report in reports.items()}
-        none_leads = not any(report.leader for report in reports.values())
-        return self.leads and none_leads and boots == self._other_boots
+        none_led = not any(report.leader or report.term > self.term for report in reports.values())
+        return self.leads and none_led and boots == self._other_boots
 
     def on_term(self, term: int) -> None:
         """Handle the term that a worker reported."""

@@ -231,6 +231,9 @@ class SimulatedCluster:
                 worker.engine.go_on()
         if all(self._is_gone(name) or self._stops[name].requested for name in CONTROLLERS):
             self._start_controller("c-3")
+        await self._until_settled()
+
+    async def _until_settled(self) -> None:
         quiet_s = 0.0
         for _ in range(round(_PATIENCE_S / _LOOK_S)):
             quiet_s = 0.0 if self._unsettled() else quiet_s + _LOOK_S
@@ -241,6 +244,7 @@ class SimulatedCluster:
     async def check(self) -> list[str]:
         """What is not as it must be after `settle`."""
         await self._ask_once_more()
+        await self._until_settled()  # a client without a request id may have asked again meanwhile
         wrong = [*self._unsettled(), *self.faults, *self._wrong_ends()]
         for name, life in self._lives.items():
             if life.done() and not life.cancelled() and (error := life.exception()) is not None:
@@ -278,7 +282,7 @@ class SimulatedCluster:
         return [one for one in self.workers.values() if one.alive and one.state == "ready"]
 
     def _are_known(self) -> bool:
-        """Whether leaders have heard that these workers are ready, and have their models."""
+        """Whether leaders have heard that these workers are ready, with memory and their models."""
         views = [
             self.controllers[name]._registry.worker(one.id)
             for name in self._leaders
@@ -287,7 +291,7 @@ class SimulatedCluster:
         reports = [view.report if view is not None else None for view in views]
         return all(
             report is not None
-            and report.state == "ready"
+            and (report.state, report.memory.pressure) == ("ready", "none")
             and all(model.state != "failed" for model in report.models)
             for report in reports
         )

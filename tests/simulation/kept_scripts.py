@@ -181,4 +181,14 @@ KEPT: dict[str, Sequence[Step]] = {
         Wait(2.5),
         Wait(2.5),
     ),
+    "a leader that was cut off came back while the one that had replaced it left, and said that it "
+    "leads no more": (
+        Wait(3.0),
+        Ask(6, plainly=True, same_inbox=True),
+        Drain("w-2"),
+        Cut("c-1", 4.0),
+        Wait(2.5),
+        Leave("c-2"),
+        Ask(3, plainly=True),
+    ),
 }
