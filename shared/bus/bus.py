@@ -355,7 +355,7 @@ class Bus:
 
     async def _on_error(self, error: Exception) -> None:
         if (subject := self._violations.record(str(error))) is not None:
-            logger.warning("the NATS server does not permit this: %s", subject)
+            logger.warning("the NATS server does not permit this: %s%s", subject, _AFTER_UPGRADE)
             return
         if isinstance(error, nats.errors.SlowConsumerError):
             self.statistics.count_dropped("too_many", error.subject)
@@ -414,6 +414,10 @@ def _check_line(subject: str, reply: str = "") -> None:
         raise BusError(f"publish to {line}: not a subject")
 
 
+_AFTER_UPGRADE = (
+    " (after an upgrade: `cluster auth renew` generates the server's configuration again; then "
+    "restart the server)"
+)
 _REFUSALS = {
     "Authorization": "the server does not know this key, token or password, or requires one",
     "maximum account active connections exceeded": "this client has as many connections as it may: "

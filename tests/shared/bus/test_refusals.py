@@ -87,4 +87,5 @@ async def test_a_client_that_is_known_by_another_name_is_told_when_it_connects(
 async def test_a_refusal_is_logged(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(BusPermissionDenied):
         await bus.request("other", b"", timeout_s=_FOR_EVER_S)
-    assert "the NATS server does not permit this: other" in caplog.messages
+    (warning,) = [each for each in caplog.messages if "does not permit this: other" in each]
+    assert "after an upgrade: `cluster auth renew`" in warning
