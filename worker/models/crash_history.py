@@ -142,12 +142,12 @@ class CrashHistory:
         refused_at = history.refused.get(client) if history is not None else None
         return refused_at is not None and refused_at >= now - _WINDOW_S
 
-    def is_suspect(self, model: ModelId, request: RequestKey) -> bool:
+    def is_suspect(self, model: ModelId, request: RequestKey, now: float) -> bool:
         """Whether a request was involved in a crash for which nobody is blamed, or is of one of the
         clients that may have caused several."""
-        history = self._histories.get(model)
-        if history is None:
+        if model not in self._histories:
             return False
+        history = self._of(model, now)
         if any(request in crash.requests for crash in history.crashes):
             return True
         several = len(history.crashes) >= _BLAMED_AFTER_CRASHES

@@ -78,6 +78,11 @@ class CrashAttribution:
                 code="model_unavailable",
             )
 
+    def is_suspect(self, request: ActiveRequest) -> bool:
+        """Whether a request may have crashed an engine, and so runs apart from other such ones."""
+        history = self._loader.crash_history
+        return history.is_suspect(request.model, request.key, time.monotonic())
+
     def _crashed(self, model: WorkerModel, work: EngineActivity, reason: str) -> _Verdict:
         numbers = set(work.sequences)
         involved = {

@@ -194,7 +194,7 @@ class RequestScheduler:
             traced=self._tracer is not None and dispatch.trace is not None,
         )
         request.prepare_admission()
-        request.suspect = self.models.loader.crash_history.is_suspect(request.model, request.key)
+        request.suspect = self._crash_attribution.is_suspect(request)
         with self.isolation.of(request, "the acceptance"):
             self._status.accepted(request)
             self._enqueue(request)

@@ -34,6 +34,9 @@ class _Told:
         self.now += 1
         return self.deaths.record_crash(model, _keys(requests), _keys(new), self.now)
 
+    def is_suspect(self, request: RequestKey, model: ModelId = _MODEL) -> bool:
+        return self.deaths.is_suspect(model, request, self.now)
+
     def refuses(self, client: str) -> bool:
         return self.deaths.refuses(_MODEL, ClientName(client), self.now)
 
@@ -116,12 +119,12 @@ def test_of_clients_that_were_there_each_time_none_is_blamed_until_one_is_found(
     told = _Told()
     assert _several(told, times=2) == CrashBlame(False), "no request is ended for it, either"
     for client in ("eve", "bystander"):
-        assert told.deaths.is_suspect(_MODEL, _key_of(client, "another")), "one at a time"
-    assert not told.deaths.is_suspect(_MODEL, _key_of("other", "another"))
+        assert told.is_suspect(_key_of(client, "another")), "one at a time"
+    assert not told.is_suspect(_key_of("other", "another"))
     alone = [_key_of("eve", "alone"), _key_of("bystander", "runs since long")]
     assert told.deaths.record_crash(_MODEL, alone, alone[:1], told.now).clients == {"eve"}
     assert not told.refuses("bystander")
-    assert not told.deaths.is_suspect(_MODEL, _key_of("bystander", "another"))
+    assert not told.is_suspect(_key_of("bystander", "another"))
 
 
 def test_a_request_that_was_beside_newcomers_of_another_client_each_time_is_not_blamed() -> None:
@@ -132,6 +135,13 @@ def test_a_request_that_was_beside_newcomers_of_another_client_each_time_is_not_
         assert told.deaths.record_crash(_MODEL, requests, requests, told.now) == CrashBlame(False)
     alone = [_key_of("B", "alone")]
     assert told.deaths.record_crash(_MODEL, alone, alone, told.now).clients == {"B"}
+
+
+def test_clients_are_suspects_for_ten_minutes() -> None:
+    told = _Told()
+    _several(told, times=2)
+    told.now += 10 * _MINUTES + 1
+    assert not told.is_suspect(_key_of("eve", "another"))
 
 
 def test_of_clients_that_no_death_tells_apart_all_are_blamed_after_four() -> None:
@@ -200,10 +210,10 @@ def test_a_model_that_was_forgiven_begins_anew() -> None:
 def test_a_request_is_a_suspect_until_somebody_is_found_to_be_to_blame() -> None:
     told = _Told()
     told.died("abc", new="a")
-    assert [told.deaths.is_suspect(_MODEL, _key(name)) for name in "abcd"] == [True] * 3 + [False]
-    assert not told.deaths.is_suspect(_OTHER, _key("a"))
+    assert [told.is_suspect(_key(name)) for name in "abcd"] == [True] * 3 + [False]
+    assert not told.is_suspect(_key("a"), _OTHER)
     told.died("a")
-    assert not told.deaths.is_suspect(_MODEL, _key("b"))
+    assert not told.is_suspect(_key("b"))
 
 
 def test_kills_while_a_model_loads_are_chance_unless_three_come_in_a_row() -> None:
