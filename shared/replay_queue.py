@@ -24,6 +24,10 @@ class Replayable(Protocol[M_co]):
     def key(self) -> Hashable:
         """Which stream goes where: of replays with the same key only the last one waits."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether `messages` has all that is sent meanwhile of the stream."""
+
     def messages(self) -> Sequence[M_co]:
         """Return what is there of the stream now."""
 
@@ -63,6 +67,20 @@ class ReplayQueue(Generic[R, M]):
         lane = self._lanes.setdefault(replay.client, _Lane())
         if replay.key in lane.waiting or len(lane.waiting) < MAX_WAITING:
             lane.waiting[replay.key] = replay
+
+    def follow(self, client: ClientName, key: Hashable, message: M) -> bool:
+        """Have a new message of a stream come after its replay to the same place, so that the end
+        of a stream is the last of it. Return False if there is none that it must follow."""
+        lane = self._lanes.get(client)
+        if lane is None:
+            return False
+        waiting = lane.waiting.get(key)
+        if waiting is not None and waiting.is_whole:
+            return True
+        if lane.begun is None or lane.begun.key != key:
+            return False
+        lane.rest.append(message)
+        return True
 
     def take(self, most: int) -> tuple[R, list[M]]:
         """Remove and return the next messages, at most so many, and whose they are; there must be a

@@ -235,6 +235,10 @@ class PromptListReplay:
     def key(self) -> tuple[RequestKey, str]:
         return self.job.whole.key, self.inbox
 
+    @property
+    def is_whole(self) -> bool:
+        return True
+
     def messages(self) -> list[StreamMessage]:
         """Return what is there of the stream now."""
         job = self.job

@@ -409,7 +409,7 @@ class PromptListRunner:
             payload = encode(end, multiplex=job.multiplex)
         job.end, job.encoded_end = end, payload
         job.ended_at, job.waiting = time.monotonic(), []
-        self._publisher.add(job, end, tuple(job.inboxes))
+        self._publish(job, end)
         self._publisher.flush()
         for part in job.submitted:
             request = part.request
@@ -422,7 +422,17 @@ class PromptListRunner:
         """Send a status or a chunk to all inboxes, if the client streams."""
         job.sent_at = time.monotonic()
         if job.streams:
-            self._publisher.add(job, message, tuple(job.inboxes))
+            self._publish(job, message)
+
+    def _publish(self, job: PromptListJob, message: StreamMessage) -> None:
+        """Publish a message to all inboxes; where the stream is sent again, behind that."""
+        key = job.whole.key
+        inboxes = [
+            inbox
+            for inbox in job.inboxes
+            if not self._replays.follow(job.whole.client, (key, inbox), message)
+        ]
+        self._publisher.add(job, message, inboxes)
 
     def _on_no_listener(self, inbox: str) -> None:
         """Nobody listens on an inbox: end the lists without another listener."""

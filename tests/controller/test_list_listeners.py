@@ -3,7 +3,7 @@
 import pytest
 
 from shared.ids import RequestId
-from shared.messages.stream import FailedMessage, StatusMessage
+from shared.messages.stream import DoneMessage, FailedMessage, StatusMessage, Usage
 from tests.controller.driven_runner import INBOX, LATER, DrivenRunner
 
 # Who comes later.
@@ -89,6 +89,30 @@ def test_who_asks_for_it_again_and_again_gets_so_much_at_a_time(
         runner.pass_time(0.25)
     for number in range(50):
         assert runner.tokens(f"_INBOX.e{number}") == {0: list(range(40))}
+
+
+def test_what_comes_while_a_list_is_sent_again_comes_after_it(
+    runner: DrivenRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.prompt_lists.list_runner._BYTES_PER_TICK", 5_000)
+    whole = runner.serve(2)
+    first, second = runner.new_parts()
+    for index in range(100):
+        runner.speak(first, index, index)
+    runner.pass_time(0.25)
+    for number in range(2):
+        runner.order("attach", whole, inbox=f"_INBOX.e{number}")
+    runner.end(first, 100, 100, usage=Usage(5, 1, 101))
+    runner.answer(second, 1)
+    late = [f"_INBOX.e{number}" for number in range(2)]
+    for inbox in late:
+        assert not any(isinstance(each, DoneMessage) for each in runner.told(inbox))
+    for _ in range(20):
+        runner.pass_time(0.25)
+    for inbox in late:
+        assert runner.tokens(inbox) == {0: list(range(101)), 1: [1]}
+        ends = [isinstance(each, DoneMessage) for each in runner.told(inbox)]
+        assert ends[-1] and sum(ends) == 1
 
 
 # Multiplexed.

@@ -15,7 +15,7 @@ from shared.bus import Bus, IncomingMessage
 from shared.client import Cluster, connect
 from shared.errors import ClusterError
 from tests.fuzz.http_attack import HttpAttack, ask
-from tests.fuzz.judge import Burst, Limits, growth, leaks, violations
+from tests.fuzz.judge import Burst, Limits, growth, leaks, memory_over_time, violations
 from tests.fuzz.nats_attack import NatsAttack, Scenery, internal_json
 from tests.fuzz.target import ATTACKER, WITNESS, ProcessState, Target
 from tests.raw_nats import RawConnection
@@ -26,6 +26,7 @@ _GIVE_UP_S = 60.0
 _CONNECTIONS, _LINES = 4, 40
 _READ_S = 0.5
 _HOUR_S = 3600.0
+_PARTS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Report:
     Attributes:
         grown: share by which the memory of each process grew in the last hour, or in the second
             half of a shorter campaign.
+        memory_mib: of each process, in each twelfth of the campaign.
     """
 
     seed: int
@@ -43,6 +45,7 @@ class Report:
     slowest_s: dict[str, float]
     violations: list[str]
     grown: dict[str, float]
+    memory_mib: dict[str, list[int]]
 
 
 class FuzzCampaign:
@@ -93,7 +96,10 @@ class FuzzCampaign:
             way: max((burst.served_s.get(way) or 0.0 for burst in self._bursts), default=0.0)
             for way in limits.alone_s
         }
-        return Report(self._seed, len(self._bursts), self._sent, limits, slowest, found, grown)
+        memory_mib = memory_over_time(self._bursts, parts=_PARTS)
+        return Report(
+            self._seed, len(self._bursts), self._sent, limits, slowest, found, grown, memory_mib
+        )
 
     # The attacker.
 

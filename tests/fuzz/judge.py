@@ -91,6 +91,26 @@ def growth(bursts: Sequence[Burst], *, within_s: float) -> dict[str, float]:
     return found
 
 
+def memory_over_time(bursts: Sequence[Burst], *, parts: int) -> dict[str, list[int]]:
+    """Return the memory of each process that runs at the end, in MiB: the median of each of so many
+    parts of the campaign."""
+    length = max(1, -(-len(bursts) // parts))
+    found = {}
+    for pid, state in bursts[-1].states.items() if bursts else ():
+        found[f"{state.name} ({pid})"] = [
+            round(median(memory) / 2**20)
+            for at in range(0, len(bursts), length)
+            if (
+                memory := [
+                    burst.states[pid].memory_bytes
+                    for burst in bursts[at : at + length]
+                    if pid in burst.states
+                ]
+            )
+        ]
+    return found
+
+
 def leaks(grown: Mapping[str, float]) -> list[str]:
     """Return the processes whose memory grew by 5 % and more."""
     return [f"{name} grew by {share:.1%}" for name, share in grown.items() if share >= _MAX_GROWTH]

@@ -1,6 +1,6 @@
 """The judge of the fuzzer finds what it shall find."""
 
-from tests.fuzz.judge import Burst, Limits, growth, leaks, violations
+from tests.fuzz.judge import Burst, Limits, growth, leaks, memory_over_time, violations
 from tests.fuzz.target import ProcessState
 
 _MB = 2**20
@@ -59,3 +59,9 @@ def test_growing_memory_is_a_leak_whatever_single_samples_say() -> None:
     assert [line.split(" grew")[0] for line in leaks(growth(rising, within_s=50))] == [
         "controller-1 (1)"
     ]
+
+
+def test_memory_is_shown_over_the_whole_campaign() -> None:
+    rising = [burst(n, states={1: state(mb=100 + n // 5)}) for n in range(100)]
+    assert memory_over_time(rising, parts=4) == {"controller-1 (1)": [102, 107, 112, 117]}
+    assert memory_over_time([], parts=4) == {}

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
 from shared import subjects
 from shared.bus import Bus, IncomingMessage
@@ -118,7 +119,7 @@ class StreamPublisher:
                 with self._isolation.of(None, "sending again"):
                     await self._regain_lease()
                     _, messages = self._replays.take(SLICE)
-                    await self._publish(OutgoingBatch(client_messages=messages))
+                    await self._publish_messages(messages)
             self._changes.notify()
             await asyncio.sleep(0)  # publish only buffers: let the NATS client flush
 
@@ -171,26 +172,43 @@ class StreamPublisher:
             with self._isolation.of(None, "the events for a leader"):
                 body = RequestEvents(worker=self._worker, boot_id=self._boot_id, events=events)
                 await self._send(subjects.request_event(owner, self._worker), encode(body))
+        live: list[OutgoingMessage] = []
         ended: list[ActiveRequest] = []
-        multiplexed: defaultdict[str, list[OutgoingMessage]] = defaultdict(list)
         for client_message in outgoing.client_messages:
-            if client_message.request.fenced:
-                continue
             request = client_message.request
+            if request.fenced:
+                continue
+            live.append(self._behind_replays(client_message) if self._replays else client_message)
             if client_message.message is request.end and not request.end_published:
                 request.end_published = True
-                if self._tracer is not None:
-                    ended.append(request)
-            for inbox in client_message.inboxes:
-                if request.multiplex:
-                    multiplexed[inbox].append(client_message)
-                else:
-                    await self._send_client_messages(inbox, [client_message])
-        for inbox, client_messages in multiplexed.items():
-            await self._send_client_messages(inbox, client_messages)
+                ended.append(request)
+        await self._publish_messages(live)
         if self._tracer is not None:
             for request in ended:
                 self._tracer.record(publish_span(request))
+
+    def _behind_replays(self, message: OutgoingMessage) -> OutgoingMessage:
+        """Have a message follow each replay of its stream; return it for the other inboxes."""
+        key = message.request.key
+        inboxes = [
+            inbox
+            for inbox in message.inboxes
+            if not self._replays.follow(key[0], (key, inbox), replace(message, inboxes=(inbox,)))
+        ]
+        return replace(message, inboxes=tuple(inboxes))
+
+    async def _publish_messages(self, messages: Iterable[OutgoingMessage]) -> None:
+        multiplexed: defaultdict[str, list[OutgoingMessage]] = defaultdict(list)
+        for message in messages:
+            for inbox in message.inboxes:
+                if message.request.fenced:
+                    continue
+                if message.request.multiplex:
+                    multiplexed[inbox].append(message)
+                else:
+                    await self._send_client_messages(inbox, [message])
+        for inbox, client_messages in multiplexed.items():
+            await self._send_client_messages(inbox, client_messages)
 
     async def _send_client_messages(
         self, inbox: str, client_messages: list[OutgoingMessage]

@@ -24,10 +24,18 @@ class Replay:
     def key(self) -> tuple[RequestKey, str]:
         return self.request.key, self.inbox
 
+    @property
+    def is_whole(self) -> bool:
+        return self.choice is None
+
     def messages(self) -> list[OutgoingMessage]:
-        """Return what is there of the stream now."""
-        messages = self.request.replay(self.choice, self.index)
-        accepted = self.request.accepted_message()
-        if accepted is not None and self.request.end is None and not self.index:
+        """Return what is there of the stream now; without its end if that will come to the inbox
+        by itself."""
+        request = self.request
+        messages = request.replay(self.choice, self.index)
+        accepted = request.accepted_message()
+        if accepted is not None and request.end is None and not self.index:
             messages.insert(0, accepted)
-        return [OutgoingMessage(self.request, message, (self.inbox,)) for message in messages]
+        if request.end is not None and not request.end_published and self.inbox in request.inboxes:
+            messages.pop()
+        return [OutgoingMessage(request, message, (self.inbox,)) for message in messages]

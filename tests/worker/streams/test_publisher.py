@@ -350,3 +350,60 @@ async def test_for_a_while_after_a_lapse_nobody_is_missed(bus: Bus) -> None:
         here.clock.ahead_s += 0.9 * _LEASE_S
         await here.say(said(request, index=2))
         assert await asyncio.wait_for(here.missed.get(), _LIMIT_S) == gone
+
+
+# What is sent again, and what comes meanwhile.
+
+
+def _emit(request: ActiveRequest, index: int, *, is_last: bool = False) -> OutgoingBatch:
+    """Generate one token of a request; return what is published for it."""
+    output = SequenceOutput(1, index, [7], "x", finish_reason="length" if is_last else None)
+    messages = request.advance(request.choices[0], output)
+    return OutgoingBatch(
+        client_messages=[OutgoingMessage.to_all(request, message) for message in messages]
+    )
+
+
+@pytest.mark.parametrize("more", [1, 10, 3 * SLICE])
+@pytest.mark.parametrize("known", [1, SLICE, SLICE + 3, 5 * SLICE])
+async def test_who_listens_late_gets_the_whole_stream_and_its_end_last(
+    bus: Bus, known: int, more: int
+) -> None:
+    """`known` tokens are there; `more` come while those are sent again."""
+    async with publishing(bus) as here:
+        inbox, late = await here.inbox(), await here.inbox()
+        request = active("r", inbox)
+        for index in range(known):
+            here.publisher.put(_emit(request, index))
+        request.inboxes.add(late, boottime_s())
+        here.publisher.put(Replay(request, late))
+        for index in range(known, known + more):
+            here.publisher.put(_emit(request, index, is_last=index == known + more - 1))
+            if index % 2:
+                await asyncio.sleep(0)
+        await here.publisher.drain(_LIMIT_S)
+        for _ in range(2):
+            await bus.flush(timeout_s=_LIMIT_S)
+        for listener in (inbox, late):
+            *stream, end = here.on(listener)
+            assert isinstance(end, DoneMessage)
+            assert not any(isinstance(message, DoneMessage) for message in stream)
+            outputs = [m.output for m in stream if isinstance(m, ChunkMessage)] + [*end.outputs]
+            indexes = dict.fromkeys(output.index for output in outputs)
+            assert list(indexes) == list(range(known + more)), "in order, some of them twice"
+
+
+async def test_who_listens_after_the_end_gets_it_too(bus: Bus) -> None:
+    async with publishing(bus) as here:
+        late = await here.inbox()
+        request = active("r", await here.inbox())
+        batches = [_emit(request, 0), _emit(request, 1, is_last=True)]
+        here.publisher.put(Replay(request, late))  # its end is not published yet
+        for batch in batches:
+            here.publisher.put(batch)
+        await here.publisher.drain(_LIMIT_S)
+        for _ in range(2):
+            await bus.flush(timeout_s=_LIMIT_S)
+        *stream, end = here.on(late)
+        assert isinstance(end, DoneMessage)
+        assert [each.output.index for each in stream if isinstance(each, ChunkMessage)] == [0, 1]
