@@ -243,10 +243,11 @@ def _second(since_epoch: int) -> str:
 
 def _json(entry: Mapping[str, object]) -> bytes:
     try:
-        return orjson.dumps(entry, default=str)
+        line = orjson.dumps(entry, default=str)
     except orjson.JSONEncodeError:  # a lone surrogate
         message = str(entry["message"]).encode(errors="backslashreplace").decode()
-        return orjson.dumps({**entry, "message": message}, default=str)
+        line = orjson.dumps({**entry, "message": message}, default=str)
+    return bytes(memoryview(line))  # orjson's own take 4 KiB at least, and lines are kept
 
 
 class _Record(logging.LogRecord):
