@@ -12,6 +12,7 @@ import uvloop
 
 from shared import subjects
 from shared.bus import Bus
+from shared.freed_memory import return_freed_memory_regularly
 from shared.settings.nats import NatsSettings
 
 T = TypeVar("T")
@@ -80,9 +81,11 @@ async def run_on_bus(
     bus = await unless_stopped(stop, connecting)
     if bus is None:
         return 0
+    returning = asyncio.create_task(return_freed_memory_regularly())
     try:
         await work(bus)
     finally:
+        returning.cancel()
         await bus.close()
     return 0
 

@@ -2,6 +2,7 @@
 
 import argparse
 import faulthandler
+import itertools
 import os
 import signal
 import socket
@@ -11,24 +12,28 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+from shared import freed_memory
 from shared.settings.worker import WorkerSettings
 from worker.engine.blas import load_fast_blas
 from worker.link.facts import EngineAlive
 
 INTERVAL_S = 1.0
+_BEATS_PER_RETURN = round(freed_memory.INTERVAL_S / INTERVAL_S)
 
 
 def start_heartbeat(send: Callable[[EngineAlive], None], stuck_s: Callable[[], float]) -> None:
-    """Send `EngineAlive` until the process ends.
+    """Send `EngineAlive` until the process ends, and now and then return freed memory.
 
     Args:
         stuck_s: returns the seconds since the engine's thread began its current step.
     """
 
     def beat() -> None:
-        while True:
+        for beats in itertools.count(1):
             time.sleep(INTERVAL_S)
             send(EngineAlive(round(stuck_s(), 1)))
+            if beats % _BEATS_PER_RETURN == 0:
+                freed_memory.return_freed_memory()
 
     threading.Thread(target=beat, name="pulse", daemon=True).start()
 
