@@ -1,7 +1,10 @@
 """Who listens to lists of prompts, by value: who comes later, and who is gone."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from controller.requests.request import TrackedRequest
 from shared.ids import RequestId
 from shared.messages.stream import DoneMessage, FailedMessage, StatusMessage, Usage
 from tests.controller.driven_runner import INBOX, LATER, DrivenRunner
@@ -68,16 +71,22 @@ def test_half_a_minute_after_its_end_a_list_is_forgotten(runner: DrivenRunner) -
     assert runner.told(LATER) == []
 
 
+def _begun(runner: DrivenRunner, *, tokens: int) -> Sequence[TrackedRequest]:
+    """A list of two prompts, and its parts; the first one has so many tokens, which are sent."""
+    whole = runner.serve(2)
+    first, second = runner.new_parts()
+    for index in range(tokens):
+        runner.speak(first, index, index)
+    runner.pass_time(0.25)
+    return whole, first, second
+
+
 def test_who_asks_for_it_again_and_again_gets_so_much_at_a_time(
     runner: DrivenRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader does all else meanwhile, and serves others."""
     monkeypatch.setattr("controller.prompt_lists.list_runner._BYTES_PER_TICK", 20_000)
-    whole = runner.serve(2)
-    first, _ = runner.new_parts()
-    for index in range(40):
-        runner.speak(first, index, index)
-    runner.pass_time(0.25)
+    whole, _, _ = _begun(runner, tokens=40)
     runner.put.clear()
     for number in range(50):
         runner.order("attach", whole, inbox=f"_INBOX.e{number}")
@@ -95,16 +104,12 @@ def test_what_comes_while_a_list_is_sent_again_comes_after_it(
     runner: DrivenRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controller.prompt_lists.list_runner._BYTES_PER_TICK", 5_000)
-    whole = runner.serve(2)
-    first, second = runner.new_parts()
-    for index in range(100):
-        runner.speak(first, index, index)
-    runner.pass_time(0.25)
-    for number in range(2):
-        runner.order("attach", whole, inbox=f"_INBOX.e{number}")
+    whole, first, second = _begun(runner, tokens=100)
+    late = [f"_INBOX.e{number}" for number in range(2)]
+    for inbox in late:
+        runner.order("attach", whole, inbox=inbox)
     runner.end(first, 100, 100, usage=Usage(5, 1, 101))
     runner.answer(second, 1)
-    late = [f"_INBOX.e{number}" for number in range(2)]
     for inbox in late:
         assert not any(isinstance(each, DoneMessage) for each in runner.told(inbox))
     for _ in range(20):

@@ -55,8 +55,8 @@ def main(seconds: float, seed: int, is_open: bool, spare_s: float, wants_json: b
             console.print(
                 f"over {way}: alone {alone_s * 1000:.0f} ms, slowest {slowest * 1000:.0f} ms"
             )
-        for name, megabytes in report.memory_mib.items():
-            over_time = " ".join(map(str, megabytes))
+        for name, memory_mib in report.memory_mib.items():
+            over_time = " ".join(map(str, memory_mib))
             console.print(f"{name}: {report.grown[name]:+.1%}, MiB {over_time}", markup=False)
         console.print(
             f"seed {seed}: {report.bursts} bursts, {report.sent:,} messages and requests, "

@@ -26,7 +26,7 @@ class Replay:
 
     @property
     def is_whole(self) -> bool:
-        return self.choice is None
+        return self.choice is None or len(self.request.choices) == 1
 
     def messages(self) -> list[OutgoingMessage]:
         """Return what is there of the stream now; without its end if that will come to the inbox

@@ -407,3 +407,21 @@ async def test_who_listens_after_the_end_gets_it_too(bus: Bus) -> None:
         *stream, end = here.on(late)
         assert isinstance(end, DoneMessage)
         assert [each.output.index for each in stream if isinstance(each, ChunkMessage)] == [0, 1]
+
+
+async def test_who_asks_for_the_only_choice_again_gets_the_end_last_too(bus: Bus) -> None:
+    async with publishing(bus) as here:
+        inbox = await here.inbox()
+        request = active("r", inbox)
+        for index in range(3):
+            _emit(request, index)  # these are lost on their way
+        here.publisher.put(Replay(request, inbox, choice=0, index=0))
+        here.publisher.put(_emit(request, 3, is_last=True))
+        await here.publisher.drain(_LIMIT_S)
+        for _ in range(2):
+            await bus.flush(timeout_s=_LIMIT_S)
+        *stream, end = here.on(inbox)
+        assert isinstance(end, DoneMessage)
+        assert not any(isinstance(each, DoneMessage) for each in stream)
+        chunks = [each for each in stream if isinstance(each, ChunkMessage)]
+        assert [each.output.index for each in chunks] == [0, 1, 2, 3]
